@@ -457,7 +457,7 @@ def test_logs_of_inspect_that_do_not_say_what_is_right(tmp_path):
     np.testing.assert_array_equal(graded.score, RIGHT[[0, 2], :2])
     for content in (b"PK", b""):
         (tmp_path / "b.eval").write_bytes(content)
-        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai .* `inspect log convert"):
+        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai .*bandpo\[inspect\]"):
             read_dump(tmp_path / "b.eval")
 
 
@@ -474,6 +474,50 @@ def test_rollouts_of_verifiers_are_right_where_their_reward_says_so(tmp_path):
     np.testing.assert_array_equal(graded.score, RIGHT)
     with pytest.raises(UserError, match=r"'reward' is 1\.2; 1 or true .* --scorer math grades the responses"):
         read_dump(write(tmp_path / "a.jsonl", [{**rows[0], "reward": 1.2}]))
+
+
+def test_rollouts_of_verifiers_1_are_right_where_the_sum_of_their_rewards_says_so(tmp_path):
+    """Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read."""
+
+    def trace(right, text, name="solver", trainable=True):
+        nodes = [{"message": {"role": "user", "content": "?"}, "sampled": False}]
+        nodes += [{"message": {"role": "assistant", "content": text}, "sampled": True}]
+        rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
+        return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
+
+    def episode(i, traces):
+        task = {"type": "T", "data": {"idx": i, "prompt": f"problem {i}", "answer": "7"}}
+        return {"env": {"id": "gsm8k", "name": "math"}, "task": task, "ok": True, "traces": traces}
+
+    rows = [
+        episode(i, [trace(float(RIGHT[i, j]), TEXTS[i][j]), trace(1.0, "7", "judge", trainable=False)])
+        for i in range(6) for j in range(4)
+    ]  # fmt: skip
+    path = write(tmp_path / "traces.jsonl", rows)
+    (graded,), by = read_dump(path)
+    assert (graded.data, by) == ("math", "verifiers's sum of rewards")
+    np.testing.assert_array_equal(graded.score, RIGHT)
+    np.testing.assert_array_equal(read_dump(path, {}, "math")[0][0].score, RIGHT)
+    np.testing.assert_array_equal(read_dump(path, {"score": "correct"})[0][0].score, RIGHT)
+    with pytest.raises(UserError, match=r"row 1: 'score' is 0\.5; 1 or true"):
+        read_dump(path, {"score": "short"})
+    write(path, [*rows, episode(6, [])])  # it failed before its first trace
+    with pytest.raises(UserError, match="row 25: 'score' is missing; --drop-incomplete leaves its problem out"):
+        read_dump(path)
+
+
+def test_dumps_of_skyrl_are_right_where_their_reward_is_above_0(tmp_path):
+    rows = [
+        {"input_prompt": f"<|im_start|>user\nproblem {i}", "output_response": TEXTS[i][j], "stop_reason": "stop",
+         "score": [0.0, 0.0, float(RIGHT[i, j])] if i else float(RIGHT[i, j]), "env_class": "gsm8k",
+         "env_extras": {"reward_spec" if i else "reward_model": {"ground_truth": "7"}}, "data_source": "gsm8k"}
+        for i in range(6) for j in range(4)
+    ]  # fmt: skip
+    path = write(tmp_path / "gsm8k.jsonl", rows)
+    (graded,), by = read_dump(path)
+    assert (graded.data, by) == ("gsm8k", "SkyRL's reward function")
+    np.testing.assert_array_equal(graded.score, RIGHT)
+    np.testing.assert_array_equal(read_dump(path, {}, "math")[0][0].score, RIGHT)
 
 
 # ---- problems with other numbers of answers

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
-from bandpo_runs.files.logs import Followed, logs_at, lost_in, read_rows
+from bandpo_runs.files.logs import Followed, logs_at, lost_in, read
 
 
 def line(step, **more):
@@ -175,7 +175,6 @@ def test_a_run_that_begins_again_in_the_same_file(path):
 
 def test_verls_rows_and_steps_are_put_together(path):
     log = followed(path, json.dumps({"step": 3, "data": {"critic/score/mean": 0.5}}) + "\n")
-    assert read_rows(path) == [{"critic/score/mean": 0.5, "step": 3}]
     assert log.rows == [{"critic/score/mean": 0.5, "reward": 0.5, "step": 3}]
 
 
@@ -251,7 +250,7 @@ def test_no_regular_file_is_no_error_and_is_told(tmp_path):
     assert log.poll()
     assert "is a folder" in log.fault
     with pytest.raises(UserError, match="is a folder"):
-        read_rows(tmp_path)
+        read(tmp_path)
 
 
 def test_what_is_followed_is_not_touched(path):

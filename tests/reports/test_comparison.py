@@ -369,10 +369,10 @@ def test_the_row_of_a_log_has_what_verl_logged_and_no_interval(tmp_path, capsys)
     assert "| | mean@4 / best@4 (verl) | mean@4 / best@4 (verl) |" in out
     assert "| GRPO | 20.0 / 40.0 | 10.0 / 20.0 | 15.0 / 30.0 |" in out
     assert "| Band | **40.0** / **80.0** |" in out
-    assert "A row of one log has no interval: verl logs means and no answers." in out
+    assert "A row of one log has no interval: a log holds means and no answers." in out
     assert "Validation at step 800." in out
     assert "| grpo | 20.0 / 30.0 | 10.0 / 15.0 | 15.0 / 22.5 |" in run(capsys, "table", a, "-k", "2")
-    assert "| grpo | 1.0 / – |" in run(capsys, "table", a, "--step", "0")
+    assert "| grpo | 1.0 |" in run(capsys, "table", a, "--step", "0")
     assert "{20.0 \\\\ 40.0}" in run(capsys, "table", a, "--format", "latex")
 
 

@@ -145,7 +145,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path, capsys, monkeypatch, name, 
 
 
 def test_what_is_not_there_is_refused_by_name(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere: no run found; .* or a log of TRL or verl"):
+    with pytest.raises(UserError, match=r"nowhere: no run found; .* or a log of another trainer"):
         read_runs([f"mine={tmp_path / 'nowhere'}"])
 
 

@@ -325,7 +325,7 @@ def test_the_command(capsys, tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("no json", encoding="utf-8")
     assert main(["doctor", str(log)]) == 2
-    assert "must be a log of bandpo, TRL or verl" in capsys.readouterr().err
+    assert "must be a log of a training, such as JSON lines" in capsys.readouterr().err
 
 
 def test_the_installation_is_reported_on_this_machine(capsys):

@@ -19,9 +19,9 @@ COLUMNS = (
     "A result is the folder of bandpo eval, verl's trainer.validation_data_dir, or a file of answers: .jsonl, .json, "
     ".csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem with its answers in lists. "
     "It needs a problem and a score; columns with usual names are found, and others are named by --column. The roles "
-    "are prompt, problem, response, answer, score, extracted and data. Files of verl, lighteval, lm-eval, inspect_ai "
-    "and verifiers are read as they are, and those of TRL's log_completions with --column score=REWARD_FUNCTION: "
-    "docs/evaluate.md."
+    "are prompt, problem, response, answer, score, extracted and data. Files of verl, SkyRL, lighteval, lm-eval, "
+    "inspect_ai and verifiers are read as they are, and those of TRL's log_completions with --column "
+    "score=REWARD_FUNCTION: docs/evaluate.md."
 )
 Backend = Literal["auto", "vllm", "transformers", "openai"]
 Format = Literal["markdown", "latex"]
@@ -100,6 +100,7 @@ def score(
     column: Columns = None,
     drop_incomplete: Drop = False,
     wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
+    inspect: Annotated[Path | None, Option(metavar="FOLDER", help="Write logs of inspect_ai, for its viewer.")] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -111,7 +112,7 @@ def score(
     from .show_evals import score_and_show
 
     columns = _columns(results, column, drop_incomplete)
-    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0)
+    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0, inspect)
 
 
 @app.command(epilog=COLUMNS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ Summary = dict[str, Any]
 
 def score_and_show(
     texts: Sequence[str], scorer: str | None = None, ks: Sequence[int] = (), as_json: bool = False,
-    columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0,
+    columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0, inspect: Path | None = None,
 ) -> None:  # fmt: skip
     """Grade what is not graded, and print the numbers of each evaluation."""
     results: list[tuple[Result, list[Summary]]] = []
+    written: list[Path] = []
     for text in texts:
         _, path = split_label(text)
         by = grade_folder(path, scorer) if path.is_dir() and file_at(path) is None else scorer
@@ -36,6 +38,12 @@ def score_and_show(
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
         results.append((result, [summarize(graded, ks) for graded in result.graded]))
+        if inspect is not None:
+            if not result.source.is_dir():
+                raise UserError(f"--inspect writes a folder of bandpo eval, which has all answers; got {result.source}")
+            from ..evals.inspect_log import write_inspect
+
+            written += write_inspect(result.source, inspect, result.scorer, ks)
     if as_json:
         rows: list[Summary] = []
         for result, summaries in results:
@@ -59,6 +67,8 @@ def score_and_show(
             read = f"read: {read}" if row["status"] == "ok" else row["status"]
             text = "\n{data}, sample {sample}: {question}\n  right: {right}; ".format(**row)
             console.print(text + read, soft_wrap=True)
+    for path in written:
+        print(path)
 
 
 def _wrong(result: Result, most: int) -> list[Summary]:

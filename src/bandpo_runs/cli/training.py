@@ -197,8 +197,8 @@ def doctor(
     configuration of a run, it says how often each answer is used, in how many optimizer steps, and finds settings
     without effect and those that do something else than they say. It knows TRL, verl and the trainers of docs/hosts.md;
     a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read and not run.
-    Given a log (metrics.jsonl, trainer_state.json of TRL, a .jsonl file of verl's file logger), it says what share of
-    the tokens the rule stops, and what that means. The exit code is 1 if there is a problem.
+    Given a log that bandpo watch reads, it says what share of the tokens the rule stops, and what that means. The exit
+    code is 1 if there is a problem.
     """
     from ..training.doctor import examine
 

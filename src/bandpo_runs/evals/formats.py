@@ -38,6 +38,9 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def _zipped(path: Path) -> list[Row]:
+    with contextlib.suppress(ImportError):
+        # It comes with inspect_ai, which compresses so, and teaches zipfile to read it.
+        import zipfile_zstd  # noqa: F401  # pyright: ignore[reportMissingImports]
     try:
         with zipfile.ZipFile(path) as archive:
             task = json_line(archive.read("header.json"), f"{path}, header.json")["eval"]["task"]
@@ -45,8 +48,8 @@ def _zipped(path: Path) -> list[Row]:
             return [{"task": task, **json_line(archive.read(name), f"{path}, {name}")} for name in samples]
     except (OSError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(
-            f"{path} cannot be read as a log of inspect_ai ({type(error).__name__}: {error}); `inspect log convert "
-            "--to json` makes a .json of it"
+            f"{path} cannot be read as a log of inspect_ai ({type(error).__name__}: {error}); those of newer releases "
+            "need pip install 'bandpo[inspect]', or `inspect log convert --to json`"
         ) from None
 
 
@@ -80,6 +83,7 @@ def known(
 
 
 _OF_VERL = "reward function"  # its acc, or else its score
+_SUM = "sum of rewards"  # by their weights
 
 
 def _metric(path: Path, metrics: list[str], given: str | None) -> str:
@@ -89,7 +93,7 @@ def _metric(path: Path, metrics: list[str], given: str | None) -> str:
     if given is not None and given not in metrics:
         near = nearest(given, metrics)
         raise UserError(f"{path} has no metric {given!r} (--column score={given}){near}; it has {metrics}")
-    averages = [name for name in metrics if name.startswith("avg@n") or name == _OF_VERL]
+    averages = [name for name in metrics if name.startswith("avg@n") or name in (_OF_VERL, _SUM)]
     likely = averages or [name for name in metrics if _SHARE.match(name)] or metrics
     if given is None and len(likely) != 1:
         raise UserError(f"{path} has the metrics {metrics}; --column score=NAME says which of them is being right")
@@ -102,12 +106,9 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     Each number of a row can be chosen. Its questions are told apart by the right answer as well.
     """
 
-    def is_right(value: Any) -> Any:
-        return float(value > 0) if isinstance(value, int | float) and abs(value) < float("inf") else value
-
     for row in rows:
-        numbers = {name: is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"}
-        right = is_right(row.get("score") if row.get("acc") is None else row["acc"])
+        numbers = {name: _is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"}
+        right = _is_right(row.get("score") if row.get("acc") is None else row["acc"])
         yield {
             "prompt": row["input"],
             "problem": [row["input"], row["gts"]],
@@ -116,6 +117,42 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "data": row.get("dataset") or row.get("data_source") or "validation",
             "metrics": {name: (x, row.get("pred")) for name, x in {_OF_VERL: right, **numbers}.items()},
         }
+
+
+def _is_right(reward: Any) -> Any:
+    return float(reward > 0) if isinstance(reward, int | float) and abs(reward) < float("inf") else reward
+
+
+def _skyrl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Read SkyRL's `trainer.dump_eval_results`. A reward is a number, or one for each token; right is above 0."""
+    for row in rows:
+        extras = row["env_extras"]
+        gold = (extras.get("reward_spec") or extras.get("reward_model") or {}).get("ground_truth")
+        yield {
+            "prompt": row["input_prompt"],
+            "problem": [row["input_prompt"], gold],
+            "answer": gold,
+            "response": row["output_response"],
+            "data": row["data_source"],
+            "metrics": {_OF_VERL: (_is_right(sum(x) if isinstance(x := row["score"], list) else x), None)},
+        }
+
+
+def _verifiers(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Read the episodes of verifiers 0.4, which prime-rl keeps too. A trace of a trained agent is an answer."""
+    for row in rows:
+        asked = row["task"]["data"]
+        for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [{}]:  # it failed
+            rewards = {name: each for name, each in trace.get("rewards", {}).items() if each}
+            total = sum(each["score"] * each["weight"] for each in rewards.values()) if rewards else None
+            yield {
+                "prompt": asked.get("prompt"),
+                "problem": asked,
+                "answer": asked.get("answer"),
+                "response": [node["message"] for node in trace.get("nodes", []) if node["sampled"]][-1:] or None,
+                "data": row["env"].get("name") or row["env"]["id"],
+                "metrics": {_SUM: (total, None), **{name: (each["score"], None) for name, each in rewards.items()}},
+            }
 
 
 def _inspect(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -202,5 +239,7 @@ _FORMS: dict[str, tuple[set[str], Callable[[Path, Sequence[Row]], Iterator[dict[
     "verl": ({"input", "gts"}, _verl),
     "lighteval": ({"doc", "model_response", "metric"}, _lighteval),
     "lm-eval": ({"doc_id", "doc", "resps", "target"}, _lm_eval),
+    "SkyRL": ({"input_prompt", "output_response", "score", "env_extras"}, _skyrl),
+    "verifiers": ({"env", "task", "traces"}, _verifiers),
     "inspect_ai": ({"id", "epoch", "input", "target", "output"}, _inspect),
 }

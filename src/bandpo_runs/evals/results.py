@@ -15,7 +15,7 @@ import numpy as np
 
 from bandpo.errors import UserError
 
-from ..files.logs import VALIDATED, Followed, is_log, logs_at, name_of, repetition
+from ..files.logs import REWARDS, VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
 from ..statistics.collapse import Collapse
 from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
@@ -180,12 +180,12 @@ def file_at(path: Path, step: int | None = None) -> Path | None:
         UserError: no dump of this step in the folder.
     """
     if not path.is_dir():
-        return path if path.is_file() else None
+        return path if files_of(path) else None
     if (path / "eval.json").exists():
         return None
     if dumps := {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}:
         return dumps[_chosen(path, dumps, step)]
-    logs = [log for log in logs_at(path).values() if log.is_file() and is_log(log)]
+    logs = [log for log in logs_at(path).values() if files_of(log) and is_log(log)]
     return logs[0] if len(logs) == 1 else None
 
 
@@ -200,18 +200,15 @@ def answered(result: Result) -> Result:
     """Return a result that has answers. Raises UserError for that of a log."""
     if result.logged:
         raise UserError(
-            f"{result.source}: a log has no answers, but their means, which bandpo table shows; verl writes answers to "
-            "the folder trainer.validation_data_dir"
+            f"{result.source}: a log has no answers, but their means, which bandpo table shows; verl writes answers "
+            "with trainer.validation_data_dir, SkyRL with trainer.dump_eval_results, and prime-rl to traces.jsonl"
         )
     return result
 
 
 def _of_log(path: Path, label: str, step: int | None) -> Result:
     """Read the validation of a step from a log, by default the last one."""
-    log = Followed(path)
-    log.poll()
-    if log.fault:
-        raise UserError(log.fault)
+    log = read(path)
     rows = {at: [m for m in map(VALIDATED.fullmatch, row) if m and row[m[0]] is not None] for at, row in log.at.items()}
     rows = {at: found for at, found in rows.items() if found}
     if not rows:
@@ -227,7 +224,7 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
         sets.setdefault(data, {"mean": {}, "best": {}, "worst": {}})[kind][int(n)] = value
     logged = tuple(Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items())
     collapse = Curves(**by_step(log.rows, str(path))).collapse
-    scorer = f"{'the run' if path.name == 'metrics.jsonl' else 'verl'}'s reward function"
+    scorer = "the run's reward function"
     return Result(label, path, [], scorer, collapse=collapse, notes=tuple(log.notes), logged=logged, step=at)
 
 
@@ -239,20 +236,15 @@ def _log_of(source: Path) -> Path | None:
 
 
 def read_log(path: Path) -> Curves:
-    """Read the log of a run. It is a folder, our metrics.jsonl, verl's file logger, or TRL's trainer_state.json.
+    """Read the log of a run, as `logs_at` finds it.
 
     Raises:
         UserError: no such log, or one without a reward.
     """
-    path = Path(path)
-    file = path / "metrics.jsonl" if path.is_dir() else path
-    log = Followed(file)
-    log.poll()
-    if log.fault:
-        raise UserError(log.fault)
-    curves = Curves(**by_step(log.rows, str(file)))
+    file = next(iter(logs_at(Path(path)).values()))
+    curves = Curves(**by_step(read(file).rows, str(file)))
     if not curves.points:
-        raise UserError(f"{file}: no reward in it; expected one of reward, critic/score/mean, critic/rewards/mean")
+        raise UserError(f"{file}: no reward in it; expected one of {', '.join(REWARDS)}")
     return curves
 
 

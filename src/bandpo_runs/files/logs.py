@@ -1,12 +1,14 @@
 """Find the log of a training run (`logs_at`), and follow it (`Followed`).
 
-It is one of: JSON lines with a row each (`metrics.jsonl` of bandpo, or what a callback writes); the same with the step
-and the row apart (verl's file logger); or `trainer_state.json`, which TRL leaves in each checkpoint.
+It is one of: JSON lines with a row each (`metrics.jsonl` of bandpo or prime-rl, or what a callback writes); the same
+with the step and the row apart (verl's file logger); `trainer_state.json`, which TRL leaves in each checkpoint; or what
+`trackers` reads.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import math
 import os
 import re
@@ -15,37 +17,53 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, counted
-from bandpo.files import json_line, lines_of, read_json, read_json_lines, shortened
+from bandpo.files import json_line, lines_of, read_json, shortened
 
-Row = dict[str, Any]
+from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, rows_in, runs_of
+
 STATE = "trainer_state.json"
-_EVALUATION = ("eval_", "val-")  # how its numbers begin under TRL, and under verl
-# Names of trainers, and ours for the same; the first that is there counts. Their clip rates count tokens that lose
-# their gradient and are means of means, so they get our name for that.
+# How names of an evaluation begin under TRL, in a tracker, and under verl; and times, of which prime-rl's two processes
+# write their own.
+_SEVERAL = ("eval_", "eval/", "val-", "time")
+# Names of verl, SkyRL, prime-rl (of 2026 and before) and TRL, and ours for the same; the first that is there counts.
+# Their clip rates count tokens that lose their gradient and are means of means, so they get our name for that.
 _NAMES = (
     ("critic/score/mean", "reward"),
     ("critic/rewards/mean", "reward"),
+    ("reward/avg_raw_reward", "reward"),
+    ("reward/all/mean", "reward"),
+    ("reward/mean", "reward"),
     ("actor/entropy", "entropy"),
+    ("policy/policy_entropy", "entropy"),
+    ("entropy/all/mean", "entropy"),
+    ("entropy/mean", "entropy"),
     ("actor/bandpo/controlled", "controlled/value"),
     ("actor/pg_clipfrac", "cut/fraction"),
+    ("policy/loss_metrics/clip_ratio", "cut/fraction"),
+    ("policy/ppo_clip_ratio", "cut/fraction"),
+    ("is_masked/mean", "cut/fraction"),
+    ("is_masked_high/mean", "cut/high_fraction"),
+    ("is_masked_low/mean", "cut/low_fraction"),
     ("clip_ratio/region_mean", "cut/fraction"),
     ("clip_ratio", "cut/fraction"),
-    ("policy/clip_ratio", "cut/fraction"),  # SkyRL
-    ("train/pg_clipfrac", "cut/fraction"),  # slime, miles
+    ("policy/clip_ratio", "cut/fraction"),
+    ("pg_clipfrac", "cut/fraction"),  # slime, miles
     ("clip_ratio/high_mean", "cut/high_fraction"),
     ("clip_ratio/low_mean", "cut/low_fraction"),
     ("actor/ppo_kl", "kl_old/k1"),
 )
+REWARDS = ("reward", *(theirs for theirs, ours in _NAMES if ours == "reward"))
 
 
 def logs_at(path: Path) -> dict[Path, Path]:
     """Find the logs of the runs at a path, each by a key that stays while it runs.
 
-    A file is a log. In a folder it is bandpo's metrics.jsonl, else TRL's newest trainer_state.json, else those of the
-    run folders below, else every .jsonl in it, as verl's file logger leaves one for each experiment.
+    A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is its metrics.jsonl, else TRL's
+    newest trainer_state.json, else those of the run folders below, else every .jsonl in it, as verl's file logger
+    leaves one for each experiment, else the runs in all .csv, else each folder with tensorboard's events.
     """
     if not path.is_dir():
-        return {path: path}
+        return {path / run: path / run for run in (path.suffix == ".csv" and runs_of(path)) or [""]}
     if (path / "metrics.jsonl").exists() or (path / "run.json").exists():
         return {path: path / "metrics.jsonl"}
     states: dict[Path, float] = {}
@@ -60,14 +78,18 @@ def logs_at(path: Path) -> dict[Path, Path]:
             below.append(Path(folder))
             inner.clear()  # its checkpoints may be many
     found = {folder: folder / "metrics.jsonl" for folder in sorted(below)}
-    return found or {file: file for file in sorted(path.glob("*.jsonl"))} or {path: path / "metrics.jsonl"}
+    found = found or {file: file for file in sorted(path.glob("*.jsonl"))}
+    for file in [] if found else sorted(path.glob("*.csv")):  # charts of the same runs, or the history of one
+        found |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
+    found = found or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))}
+    return found or {path: path / "metrics.jsonl"}
 
 
 def name_of(key: Path) -> str:
-    """Name the run of a log that `logs_at` found. It is its folder, or the file of verl's experiment."""
-    if key.name in ("metrics.jsonl", STATE):
+    """Name the run of a log that `logs_at` found. It is its folder, a run in a CSV, or the file of an experiment."""
+    if key.name in ("metrics.jsonl", STATE) or "tfevents" in key.name:
         return key.resolve().parent.name
-    return key.stem if key.suffix in (".jsonl", ".json") else key.resolve().name
+    return key.stem if key.suffix in (".jsonl", ".json", ".csv", *PRINTED) else key.resolve().name
 
 
 def repetition(name: str) -> tuple[str, int | None]:
@@ -82,11 +104,16 @@ def is_log(path: Path) -> bool:
     if path.suffix == ".jsonl":
         with contextlib.suppress(UserError, StopIteration):
             row = json_line(next(filter(bytes.strip, lines_of(path))), str(path))
-    return path.name in ("metrics.jsonl", STATE) or ("step" in row and isinstance(row.get("data"), dict))
+    if path.suffix == ".csv":
+        return bool(runs_of(path))  # else it holds answers
+    is_named = path.name == "metrics.jsonl" or path.name.endswith(STATE) or is_tracked(path)
+    return is_named or ("step" in row and isinstance(row.get("data"), dict))
 
 
 # What verl logs of a validation: the data set, which number, and of how many samples.
 VALIDATED = re.compile(r"val-(?:core|aux)/(.+)/acc/(mean|best|worst)@(\d+)(?:/mean)?")
+# The same of prime-rl; and of SkyRL, which logs the mean, avg_score, without the number of samples.
+_AVERAGED = re.compile(r"eval/(.+)/effective/[^/]+/avg@(\d+)|eval/(?!all/)(.+)/pass_at_(\d+)")
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -94,8 +121,14 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
 
     Where both have one it is ours: a sum over counts, where TRL has a mean of means.
     """
-    numbers = {name: _finite(value) for name, value in row.items() if type(value) in (int, float, bool, type(None))}
+    kept = {name: value for name, value in row.items() if type(value) in (int, float, bool, type(None))}
+    numbers = {name.removeprefix("train/"): _finite(value) for name, value in kept.items()}  # of TRL in a tracker
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
+    rewards = fnmatch.filter(numbers, "agg/effective/*/reward/mean")  # of prime-rl's agents
+    out |= {"reward": numbers[rewards[0]]} if len(rewards) == 1 else {}
+    for name, found in [(name, found) for name in numbers if (found := _AVERAGED.fullmatch(name))]:
+        mean = numbers.get(f"eval/{found[3]}/avg_score") if found[3] else numbers[name]
+        out |= {f"val-core/{found[1] or found[3]}/acc/mean@{found[2] or found[4]}": mean}
     for name in numbers:
         if "bandpo/" in name:  # prime-rl logs the mean of a count over sequences
             out[name.partition("bandpo/")[2].removesuffix("/mean")] = out.pop(name)
@@ -109,17 +142,6 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not abs(value) < 1e300 else value  # larger ones cannot be summed
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a log. A killed process may have cut off the last one. Raises UserError."""
-    return _rows_of_state(path)[0] if path.name == STATE else [row_of(row) for row in read_json_lines(path).rows]
-
-
-def row_of(row: Row) -> Row:
-    """Return a row. verl's file logger keeps its values apart from its step."""
-    inner = row.get("data")
-    return {**inner, "step": row.get("step")} if isinstance(inner, dict) else row
-
-
 def _rows_of_state(path: Path) -> tuple[list[Row], Row]:
     state = read_json(path)
     rows = state.get("log_history")
@@ -129,7 +151,7 @@ def _rows_of_state(path: Path) -> tuple[list[Row], Row]:
 
 
 # Without them no step is made; what a row has of them without a number was NaN or infinite.
-_NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm")
+_NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm", "policy/policy_loss", "policy/grad_norm")
 _SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_finite/count")  # tokens
 
 
@@ -201,10 +223,9 @@ class Followed:
         """Read the file again if it has changed; return whether it has."""
         before, self._seen = self._seen, ()
         with contextlib.suppress(OSError):
-            if self.path.is_file():
-                found = self.path.stat()
-                self._seen = (self.path, found.st_ino, found.st_size, found.st_mtime_ns)
-                self.written = found.st_mtime
+            if found := [file.stat() for file in files_of(self.path)]:
+                self._seen = (self.path, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found))
+                self.written = max(each.st_mtime for each in found)
         if self._seen != before:
             try:
                 self._read()
@@ -215,7 +236,9 @@ class Followed:
 
     def _read(self) -> None:
         damaged, rows = 0, []
-        if self.path.name == STATE:
+        if is_tracked(self.path):
+            rows = rows_in(self.path)
+        elif self.path.name.endswith(STATE):
             rows, state = _rows_of_state(self.path)
             most = state.get("max_steps")
             self.last_step = most if type(most) is int and most > 0 else None
@@ -224,7 +247,9 @@ class Followed:
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
                 try:
-                    rows.append(row_of(json_line(line, str(self.path))))
+                    row = json_line(line, str(self.path))
+                    inner = row.get("data")  # of verl's file logger
+                    rows.append({**inner, "step": row.get("step")} if isinstance(inner, dict) else row)
                 except UserError:
                     damaged += line.endswith(b"\n")
         at: dict[float, Row] = {}
@@ -235,7 +260,7 @@ class Followed:
                 continue
             row, before = {"step": step, **renamed(row)}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
-            if any(not name.startswith(_EVALUATION) for name in again):
+            if any(not name.startswith(_SEVERAL) for name in again):
                 self.went_back += 1
                 at, before = {each: at[each] for each in at if each < step}, {}
             at[step] = {**before, **row}
@@ -244,3 +269,12 @@ class Followed:
 
 def _is_step(step: Any) -> bool:
     return type(step) in (int, float) and abs(step) < 2**53
+
+
+def read(path: Path) -> Followed:
+    """Read a log once. Raises UserError if it cannot be read."""
+    log = Followed(path)
+    log.poll()
+    if log.fault:
+        raise UserError(log.fault)
+    return log

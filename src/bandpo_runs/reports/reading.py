@@ -16,7 +16,7 @@ from bandpo.trust_regions.nodes import own_type
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, name_of, repetition
+from ..files.logs import files_of, logs_at, name_of, read, repetition
 from ..statistics.curves import Curves, by_step
 
 
@@ -70,9 +70,10 @@ def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
         label, path = split_label(str(text))
         for key, log in logs_at(path).items():
             folder = key.parent if key.name == "metrics.jsonl" else key
-            if not (folder / "run.json").is_file() and not log.is_file():
+            if not (folder / "run.json").is_file() and not files_of(log):
                 raise UserError(
-                    f"{path}: no run found; expected a folder with run.json in it or below it, or a log of TRL or verl"
+                    f"{path}: no run found; expected a folder with run.json in it or below it, or a log of another "
+                    "trainer, such as those in docs/run.md"
                 )
             found.setdefault(folder.resolve(), (label, folder, log))
     if not found:
@@ -91,12 +92,10 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
     of: dict[str, Any] = {}
     if (folder / "run.json").is_file():
         of, path = _settings(folder, trust), folder / "metrics.jsonl"
-    info, log = of.get("info"), Followed(path)
-    log.poll()
-    if log.fault:
-        raise UserError(log.fault)
+    info, log = of.get("info"), read(path)
     if not log.at and (info is None or info["finished"]):
-        raise UserError(f"{path}: no row of a log is in it; expected JSON lines with 'step' or 'round'")
+        needed = "JSON lines with 'step' or 'round', or the steps that verl or SkyRL prints"
+        raise UserError(f"{path}: no row of a log is in it; expected {needed}")
     if info is not None:
         finished, more = info["finished"], info.get("stopped")
     else:

@@ -74,7 +74,8 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
         raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
     data = papers_order(in_paper(each.data) for result in results for each in (*result.graded, *result.logged))
     names = f"mean@{counts[0] if len(counts) == 1 else 'n'}", f"best@{at} (verl)", f"pass@{at}"
-    measures = names[: 1 if at == 1 else 3 if any(result.graded for result in results) else 2]
+    has_best = any(at in logged.best for result in results for logged in result.logged)
+    measures = names[: 1 if at == 1 else 3 if any(result.graded for result in results) else 1 + has_best]
     labels = list(dict.fromkeys(result.label for result in results))
     footnotes: dict[str, int] = {}
     rows: list[TableRow] = []
@@ -186,7 +187,7 @@ def _table_notes(
         notes.append("[95% interval for problems like these, clustered by problem] of one training run: what another "
                      "run would give is not in it.")  # fmt: skip
     if any(result.logged for result in results):
-        notes.append("A row of one log has no interval: verl logs means and no answers. Its dumps have them "
+        notes.append("A row of one log has no interval: a log holds means and no answers. verl's dumps have them "
                      "(trainer.validation_data_dir).")  # fmt: skip
     if len(measures) > 1:
         notes.append(f"{measures[1]} is verl's best@k/mean, drawn with replacement, which the paper prints as pass@32; "

@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
-from ..files.logs import Followed, logs_at, name_of
+from ..files.logs import Followed, files_of, logs_at, name_of
 from ..files.writing import write_atomically
 from ..statistics.collapse import WINDOW
 from ..statistics.curves import Curves, by_step
@@ -133,7 +133,7 @@ class Watch:
             state = "stopped"
         elif age is None or not (log.at or log.fault):
             state = "waiting"
-        elif not log.path.exists():
+        elif not files_of(log.path):
             state = "gone"
         elif age > self.silent:
             state = "silent"

@@ -28,14 +28,14 @@ from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 
 from ..config.recipe import merge
 from ..config.run_folder import read_info
-from ..files.logs import Followed, lost_in, read_rows
+from ..files.logs import Followed, is_tracked, lost_in, read
 from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # The clip rates of trainers, which count tokens that lose their gradient. Ours counts all that are outside.
-_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "policy/clip_ratio", "train/pg_clipfrac")
+_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "policy/clip_ratio", "pg_clipfrac")
 # By ours and by theirs, in percent: the share that ONCE tells of, and what is called few. That limit is ours.
 _AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
 _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
@@ -54,7 +54,8 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from installation()
         yield from plug_in(ray)
         return
-    logs = [text for text in arguments if text.endswith((".jsonl", "trainer_state.json"))]
+    ends = (".jsonl", "trainer_state.json")
+    logs = [text for text in arguments if text.endswith(ends) or ("=" not in text and is_tracked(Path(text)))]
     for text in logs:
         yield from _logged(Path(text))
     rest = [text for text in arguments if text not in logs]
@@ -225,8 +226,9 @@ def _plain_value(code: ast.expr) -> Any:
 
 
 def _logged(path: Path) -> Iterator[Finding]:
-    """Check in a log whether the run broke, and whether the rule acted. It is ours, TRL's or verl's."""
-    rows, why = read_rows(path), None
+    """Check in a log whether the run broke, and whether the rule acted."""
+    log, why = read(path), None
+    rows = log.rows
     with contextlib.suppress(UserError):  # not a folder of ours
         why = read_info(path.parent).get("stopped") if path.name == "metrics.jsonl" else None
     if why:
@@ -234,12 +236,14 @@ def _logged(path: Path) -> Iterator[Finding]:
     if not rows and why:  # before its first row
         return
     if not rows:
-        raise UserError(f"{path} must be a log of bandpo, TRL or verl, one JSON object a line")
+        raise UserError(f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md has all")
     names = {name for row in rows for name in row}
-    if any(row.get("actor/bandpo/half_precision") for row in rows):
+    if log.damaged:
+        yield Finding("note", f"{path}: {log.notes[0]}")
+    if any(row.get("half_precision") for row in rows):
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
         yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
-    if any(name.startswith("actor/") for name in names) and not any(name.startswith("actor/bandpo/") for name in names):
+    if any(name.startswith("actor/") for name in names) and not names & {"tokens", "half_precision"}:
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
         cure = (
@@ -247,13 +251,11 @@ def _logged(path: Path) -> Iterator[Finding]:
             "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
         )
         yield Finding("problem", f"{path}: {lost}", cure)
-    yield _clip(path)
+    yield _clip(path, log)
 
 
-def _clip(path: Path) -> Finding:
+def _clip(path: Path, log: Followed) -> Finding:
     """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
-    log = Followed(path)
-    log.poll()
     run = Curves(**by_step(log.rows, str(path)))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
     ours = bool(np.isfinite(outside).any())

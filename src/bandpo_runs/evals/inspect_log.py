@@ -1,0 +1,69 @@
+"""Write an evaluation as logs of inspect_ai. Its viewer opens them: `inspect view --log-dir FOLDER`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bandpo.errors import UserError
+
+from ..data.questions import Question
+from .folder import read_facts, read_graded, read_questions, read_samples
+from .samples import Sample
+
+_STOPS = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter"}
+
+
+def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -> Iterator[Path]:
+    """Write a log of each data set of an evaluation folder, and yield its path.
+
+    A sample is an epoch of its question. So its reducer `mean` gives mean@n, and `pass_at_k` pass@k, for n and `ks`.
+
+    Raises:
+        UserError: inspect_ai is not installed, or the evaluation is not finished, not graded, or damaged.
+    """
+    try:
+        from inspect_ai.log import (  # pyright: ignore[reportMissingImports]
+            EvalLog,
+            recompute_metrics,
+            write_eval_log,
+        )
+    except ImportError:
+        raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
+    facts: Mapping[str, Any] = read_facts(folder)
+    questions, samples, n = read_questions(folder, read_facts(folder)), read_samples(folder), facts["sampling"]["n"]
+    reducers = ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]
+    named = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+    sampling = {name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)}
+    for graded in read_graded(folder, scorer):
+        own = [question for question in questions if question.data == graded.data]
+        spec = {
+            "created": facts.get("started", "1970-01-01T00:00:00+00:00"), "task": graded.data, "model": facts["model"],
+            "dataset": {"name": graded.data, "samples": len(own), "sample_ids": [*range(1, len(own) + 1)]},
+            "config": {"epochs": n, "epochs_reducer": reducers}, "model_generate_config": sampling,
+            "metadata": {"label": facts["label"]},
+        }  # fmt: skip
+        rows = [_row(s, own[s.prompt], graded, scorer, facts["model"]) for s in samples if s.data == graded.data]
+        log = EvalLog.model_validate({"status": "success", "eval": spec, "samples": rows})
+        recompute_metrics(log)
+        path = to / (re.sub(r"[^\w.@+-]+", "-", f"{facts['label']}_{graded.data}") + ".eval")
+        write_eval_log(log, str(path))
+        yield path
+
+
+def _row(sample: Sample, question: Question, graded: Any, scorer: str, model: str) -> dict[str, Any]:
+    at, asked = (sample.prompt, sample.sample), question.content
+    text = {"type": "text", "text": sample.text}
+    thoughts = [{"type": "reasoning", "reasoning": sample.reasoning}] if sample.reasoning else []
+    said = {"role": "assistant", "content": [*thoughts, text] if thoughts else sample.text, "source": "generate"}
+    choice = {"message": said, "stop_reason": _STOPS.get(sample.finish, "unknown")}
+    asked_in: Sequence[Any] = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
+    usage = None if sample.tokens is None else {"output_tokens": sample.tokens, "total_tokens": sample.tokens}
+    grade = {"value": "C" if graded.score[at] else "I", "answer": graded.answers[at], "explanation": graded.status[at]}
+    return {
+        "id": sample.prompt + 1, "epoch": sample.sample + 1, "input": asked, "target": question.answer,
+        "messages": [*asked_in, said], "scores": {scorer: grade},
+        "output": {"model": model, "choices": [choice], "error": sample.error, "usage": usage},
+    }  # fmt: skip
