@@ -22,9 +22,9 @@ Rule = Region | Objective | Method
 
 _MEANING = {  # of the words for what stops a token
     "clip": "the fixed epsilon",
-    "DCPO": "DCPO's formula, or its max_ratio",
-    "divergence": "the divergence from the old policy reaches delta",
-    "cap": "the cap of the ratio",
+    "dcpo": "DCPO's formula, or its max_ratio",
+    "band": "the divergence from the old policy reaches delta",
+    "capped": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
 }
 _RATIO = {
@@ -77,7 +77,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 def _cases(region: Region, label: str) -> list[Case]:
     """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
     found: list[Case] = []
-    for when, part, _ in region.cases():
+    for when, part in region.cases().items():
         found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
     if found:
         return found
@@ -181,7 +181,7 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if up else theirs.log_low):
             return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
-    return region.stopped_by.strip() or Region.stopped_by
+    return region.kind
 
 
 def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -139,7 +139,6 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _of_text(text: str) -> Method | Objective:
-
     if not isinstance(node := node_of_text(text), str):
         return method_or_objective(node)
     if (found := _find(text)) is not None:

@@ -42,7 +42,7 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         if tuple(x.shape) != shape or len(shape) not in (1, 2):
             both = f"{tuple(x.shape)} and {shape}"
             raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")
-    mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask, may_be_empty=True), sequence_ids))
+    mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask), sequence_ids))
     rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
     responses, lengths = torch.stack([rows, ids], -1)[mask].unique_consecutive(dim=0, return_counts=True)
     once, times = responses.unique(dim=0, return_counts=True)
