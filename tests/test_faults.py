@@ -194,12 +194,6 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
     "masked tokens are counted": (AGGREGATION, "as_mask", found(torch.ones_like), ON_POLICY),
     "loss has the wrong sign": (POLICY, "policy_loss", found(lambda pair: (-pair[0], pair[1])), ON_POLICY),
     "mean ratio of a response is its product": (POLICY, "_over_responses", given(mean=lambda x: False), ON_SURROGATES),
-    "rollout weights are clipped, not masked": (
-        POLICY,
-        "rollout_weights",
-        given(apply=lambda x: "weight"),
-        ON_SURROGATES,
-    ),
     "standard deviation of a group is the biased one": (ADVANTAGES, "group_advantages", _biased, ON_POLICY),
     "tail begins at twice its probability": (
         METRICS,

@@ -14,7 +14,6 @@ from scipy.optimize import minimize
 from bandpo import Band, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.band import Divergence, divergence_at
 from bandpo.explain import explain
-from bandpo.losses import rollout_weights
 from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
@@ -326,8 +325,6 @@ class TestBudget:
         torch.testing.assert_close(both.log_high, own.log_high.clamp(max=math.log(1.2)))
         later = Decaying(region, "delta", end=1e-3, steps=10)
         assert (later.bounds(old, context).log_high <= own.log_high).all()
-        with pytest.raises(ValueError, match=r"is given probabilities, mask and positions only: \w*Budget needs"):
-            rollout_weights(old, new, old < 0, region)
 
     def test_it_is_explained_by_bands(self, region):
         text = explain(region, [0.3])

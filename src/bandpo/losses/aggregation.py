@@ -36,9 +36,7 @@ def aggregate(
     whole batch. (Where a framework averages gradients over ranks, multiply by the number of ranks.) An empty mask then
     gives 0.
 
-    Raises:
-        ValueError: an unknown mode, a mask that is not 0/1, an empty mask without a normalizer, a normalizer that is
-            not positive or that "none" has no use for.
+    Raises ValueError for what does not fit, such as an empty mask without a normalizer.
     """
     if values.shape != response_mask.shape or values.dim() != 2:
         shapes = f"{tuple(values.shape)} and {tuple(response_mask.shape)}"

@@ -25,8 +25,7 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
     Returns:
         The mask (N, L), bool, and each tensor of tokens (N, L), 0 where there is no token. Gradients flow through.
 
-    Raises:
-        ValueError: ids that are not integers, another shape, a mask that is not 0/1, an id in two places of a row.
+    Raises ValueError for what does not fit, such as an id in two places of a row.
 
     >>> import torch, bandpo
     >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
 # What must be a tensor, and what has one number for each token beside them.
-_TENSORS = ("logps", "response_mask", "old_logps", "rollout_logps", "advantages", "ref_logps", "rollout_is_weights")
+_TENSORS = ("logps", "response_mask", "old_logps", "advantages", "ref_logps", "rollout_is_weights")
 _ENTROPIES = ("entropies", "old_entropies")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
@@ -67,8 +67,8 @@ def policy_loss(
         objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
             `Method` or its name, e.g. "gspo".
         ref_logps: log pi_ref of the same tokens, (B, T); required if the objective's beta > 0, else not allowed.
-        rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
-            after clipping, neither to the KL term nor to the denominator.
+        rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
+            clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
         metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
             `Metrics.compute`; None: none, and `compute` only checks.
@@ -86,11 +86,9 @@ def policy_loss(
     other masks are looked at.
 
     Raises:
-        TypeError: what should be a tensor is something else.
-        ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
-            not given, tensors that do not go with the objective, a log-probability above 0.001 (what else was
-            passed?), advantages that vary within a response which has one ratio (a packed row?). The value checks read
-            from the device; with a bool mask and a normalizer they are left to `Metrics.compute`.
+        TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
+            advantages that vary within a response which has one ratio (a packed row?). The value checks read from the
+            device; with a bool mask and a normalizer they are left to `Metrics.compute`.
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -226,58 +224,6 @@ def _clean(given: dict[str, Any], positive_weight: float) -> _Batch:
     if weights.shape == mask.shape:
         weights = weights.masked_fill(padding, 0.0)
     return _Batch(new, old, reference, advantages, weights, mask, padding, given)
-
-
-def rollout_weights(
-    old_logps: Tensor,
-    rollout_logps: Tensor,
-    response_mask: Tensor,
-    trust_region: Region,
-    apply: Literal["mask", "weight"] = "mask",
-) -> Tensor:
-    """Compute `rollout_is_weights`, rho = pi_old / pi_rollout, kept in bounds.
-
-    It corrects the mismatch of trainer and sampler.
-
-    mask: rho inside, 0 outside. IcePop (arXiv 2510.18855) is `Clip(0.5, 4)`, rho in [0.5, 5].
-    weight: clip(rho, low, high). TIS, min(rho, C), is `Clip(1, C - 1)`.
-
-    A band works too: the sampler's policy takes the role of the old one. A log-ratio beyond +-60 counts as that.
-
-    Args:
-        old_logps: log pi_old of the sampled tokens, by the trainer, (B, T).
-        rollout_logps: log-probabilities of the same tokens by the sampler that drew them, (B, T).
-        response_mask: (B, T), bool or 0/1.
-        trust_region: the rule for rho; of the context it is given the mask and the positions only.
-        apply: mask or weight.
-
-    Returns:
-        (B, T), detached, at least float32, 0 in padding.
-
-    Raises:
-        ValueError: shapes or dtypes that do not fit, no trust region, or one that needs more context.
-    """
-    if apply not in ("mask", "weight"):
-        raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
-    if not isinstance(trust_region, Region):
-        raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
-    for name, x in {"old_logps": old_logps, "rollout_logps": rollout_logps, "response_mask": response_mask}.items():
-        _checked(name, x, old_logps)
-    mask = as_mask(response_mask)
-    dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
-    old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
-    log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    try:
-        bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
-    except ValueError as error:
-        raise ValueError(
-            f"trust_region of rollout_weights is given probabilities, mask and positions only: {error}"
-        ) from error
-    clipped = bounds.clamp(log_ratio)
-    weights = clipped.exp()
-    if apply == "mask":
-        weights = torch.where((clipped == log_ratio) | clipped.isnan(), weights, 0.0)
-    return torch.where(mask, weights, 0.0)
 
 
 def _checked(name: str, x: Any, logps: Tensor) -> Any:

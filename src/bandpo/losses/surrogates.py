@@ -242,8 +242,7 @@ def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
     if len(pair) != 2 or not all(isinstance(each, Application) or each in known for each in pair):
         raise ValueError(
             f"apply must be one of {list(known)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
-            f"YAML), Decay(low, high), Sapo(tau_positive, tau_negative), Vespo(), or a pair of them for A >= 0 and "
-            f"A < 0, got {apply!r}"
+            f"YAML), Decay(), Sapo(), Vespo(), or a pair of them for A >= 0 and A < 0, got {apply!r}"
         )
     if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")

@@ -56,10 +56,7 @@ class Context:
         """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
         name, value = type(rule).__name__, self.more.get(field, getattr(self, field, None))
         if field not in rule.needs:
-            raise ValueError(
-                f"{name} asks for context.{field}, which its needs do not name; write "
-                f"needs: ClassVar[tuple[str, ...]] = ({field!r},)"
-            )
+            raise ValueError(f"{name} asks for context.{field}; write needs: ClassVar[tuple[str, ...]] = ({field!r},)")
         if value is None:
             what = f"{field}=..." if hasattr(self, field) else f"more={{{field!r}: ...}}"
             raise ValueError(
@@ -226,12 +223,9 @@ def _plain(value: Any) -> Any:
     return value.to_config() if hasattr(value, "to_config") else value
 
 
-def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
-    """Check fields that hold a rule each, or a law."""
-    for name in names:
-        value = getattr(thing, name)
-        if isinstance(value, of):
-            continue
+def check_part(thing: object, name: str, of: type[Node] = Region) -> None:
+    """Check a field that holds a rule, or a law."""
+    if not isinstance(value := getattr(thing, name), of):
         known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
         what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
         raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
