@@ -50,7 +50,8 @@ class Context:
     old_entropies: Tensor | None = None
     mean_weight: float | Tensor | None = None
     controlled: float | None = None
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    # dict[str, Any] is what torch.compile cannot call.
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
 
     def require(self, field: str, rule: Node) -> Any:
         """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
