@@ -115,7 +115,7 @@ def policy_loss(
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )
-    batch = _clean(given | {"logps": logps}, objective.positive_weight)
+    batch = _clean(given, objective.positive_weight)
     found = _objective(batch, objective)
     measured = _measured(batch, found, objective, metrics)
     if not torch.compiler.is_compiling() and (normalizer is None or response_mask.dtype != torch.bool):
@@ -227,7 +227,7 @@ def _clean(given: dict[str, Any], positive_weight: float) -> _Batch:
 
 
 def _checked(name: str, x: Any, logps: Tensor) -> Any:
-    """Check what is given beside log-probabilities. Return it detached, (B,) as (B, 1)."""
+    """Check one input. Return it detached, unless it is `logps`, and (B,) as (B, 1)."""
     if not isinstance(x, Tensor):
         if name in _TENSORS:
             cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
@@ -244,7 +244,7 @@ def _checked(name: str, x: Any, logps: Tensor) -> Any:
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
     if name in (*_TENSORS, *_ENTROPIES) and name != "response_mask" and not x.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
-    x = x.detach() if x.requires_grad else x
+    x = x.detach() if x.requires_grad and x is not logps else x
     return x[:, None] if x.dim() == 1 else x
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, counted
-from bandpo.files import json_line, lines_of, read_json, read_json_lines, shortened
+from bandpo.files import json_line, lines_of, shortened
+
+from .reading import read_json, read_json_lines
 
 Row = dict[str, Any]
 STATE = "trainer_state.json"
