@@ -168,8 +168,8 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        made = ("response_mask", "advantages", "positions", "logps")  # by policy_loss, of its own tensors
-        needed = [name for name in self.objective.trust_region.needed() if name not in made]
+        taken = ("entropies", "old_entropies", "step", "mean_weight", "controlled")
+        needed = [name for name in self.objective.trust_region.needed() if name in taken]
         given = ["old_logps=rollout_logps"] if self.from_sampler else []
         return ", ".join([*given, *(f"{name}={name}" for name in needed)])
 
