@@ -3,7 +3,8 @@
     python docs/hosts.py
 
 `run` is "real function" (of an installed package), "from its source" (its own file, with stand-ins for what that
-imports), "its formula" (written again in the test) or "read". What was only read has no result.
+imports), "its formula" (written again in the test) or "read". What was only read has no result. A row without a
+module is a recipe of docs/recipes.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bandpo.integrations import HOSTS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
 RUN = ("real function", "from its source", "its formula", "read")
-COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date")
+COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`")
 
 
 def table() -> str:
@@ -28,11 +29,12 @@ def table() -> str:
                 raise ValueError(
                     f"{row['host']}: run must be one of {RUN}, with results unless it is 'read', got {row}"
                 )
-            takes = "bounds" if HOSTS[row["host"]].clamps else "gate"
+            module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
+            takes = "bounds" if not row["module"] or HOSTS[row["host"]].clamps else "gate"
             version = row["version"] or f"commit {row['commit']}"
             results = (row["clip"], row["band"]) if row["run"] != "read" else ("not run", "not run")
-            cells = (row["host"], version, f"`{row['module']}`", row["hook"], takes, row["anchor"], row["average"])
-            lines.append(f"| {' | '.join((*cells, row['run'], *results, row['date']))} |")
+            cells = (row["host"], version, module, row["hook"], takes, row["anchor"], row["average"])
+            lines.append(f"| {' | '.join((*cells, row['run'], *results))} |")
     return "\n".join(lines)
 
 
