@@ -9,7 +9,7 @@ import reprlib
 import warnings
 from collections.abc import Sequence, Sized
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
             raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "
                              f"({count},); groups= takes groups of other sizes")  # fmt: skip
         return torch.arange(count) // group_size
-    groups = groups.tolist() if isinstance(groups, Tensor) else groups
+    groups = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     if wrong := [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]:

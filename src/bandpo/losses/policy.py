@@ -103,7 +103,7 @@ def policy_loss(
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    given = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights, "entropies": entropies}
+    given: dict[str, Any] = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights, "entropies": entropies}
     given |= {"old_entropies": old_entropies, "step": step, "mean_weight": mean_weight, "controlled": controlled}
     given = {name: x for name, x in given.items() if x is not None}
     given |= {"response_mask": response_mask, "old_logps": old_logps, "advantages": advantages}
