@@ -146,7 +146,6 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "bisection, 50 steps, both ends": lambda: bisection(old),
         **{f"bounds {name}": lambda name=name: bandpo.band_bounds(old, name, 0.05) for name in DIVERGENCES},
         "bounds of an own f": lambda: bandpo.band_bounds(old, mine, 0.05),
-        "membership kl": lambda: bandpo.band.band_contains(new - old, old, "kl", 0.05),
         "loss lines TRL": forward_backward(lambda x: trl_lines(x, old, advantages, mask), new),
         "page Clip": forward_backward(textbook(clip), new),
         "page Band kl": forward_backward(textbook(Band("kl", 0.05)), new),

@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import bandpo
+from bandpo.numerics import LOG_P_MAX, log1mexp
 from bandpo_runs.provenance import hardware, source_commit
 
 Array = NDArray[Any]
@@ -421,7 +422,7 @@ class Budget:
     def add_rest(
         self, log_p: Array, x: Array, got: Got, exact: Truth, common: Array, bound: Array, dtype: Any, delta: float
     ) -> None:
-        """log(1 - q) for p > 1/2: from the lower bound of the others, and from log r by `complement`."""
+        """log(1 - q) for p > 1/2: from the lower bound of the others, and from log r, as 1 - r p."""
         side, n = Side(*(y[common] for y in exact.high)), -np.expm1(x)
         others, log_n, radius = side.log_others, np.log(n), np.spacing(delta) / 2
         with np.errstate(all="ignore"):
@@ -434,8 +435,8 @@ class Budget:
             error = np.where(edge, 0, abs(got.others.astype(x.dtype) - others))
             self.worst["rest_ulp"].add(error / unit, log_p)
             self.worst["rest_bound"].add(error / rest_bound, log_p)
-            both = np.isinf(others) & np.isinf(got.complement)
-            gap = np.where(both, 0, abs(got.complement.astype(x.dtype) - others))
+            both = np.isinf(others) & np.isinf(got.others_from_r)
+            gap = np.where(both, 0, abs(got.others_from_r.astype(x.dtype) - others))
             upper = x + side.log_ratio + bound
             lost = (upper >= 0) | np.isinf(others)
             swing = np.maximum(
@@ -460,7 +461,7 @@ class Got(NamedTuple):
     log_low: Array
     log_high: Array
     others: Array  # as the lower bound of all other tokens
-    complement: Array  # from log_high
+    others_from_r: Array  # of log_high
 
     def of(self, index: Array) -> Got:
         return Got(*(x[index] for x in self))
@@ -495,7 +496,9 @@ def bounds_of(name: str, log_p: Array, delta: float, bounds: Bounds) -> Got:
         wide = log_p.astype(np.longdouble if log_p.dtype == np.float64 else np.float64)
         others = np.where(common, np.log(-np.expm1(wide)), -1).astype(log_p.dtype)
     log_c = bounds(torch.from_numpy(others), delta).log_low if common.any() else x
-    gap = bandpo.band.complement(found.log_high, x) if common.any() else x
+    gap, at = x, x.double().clamp(max=LOG_P_MAX)
+    if common.any():
+        gap = (log1mexp(found.log_high.double() + at) - log1mexp(at)).to(found.log_high.dtype)
     return Got(found.log_low.numpy(), found.log_high.numpy(), log_c.numpy(), gap.numpy())
 
 
@@ -650,7 +653,7 @@ def tables() -> dict[str, str]:
         out[f"{mode} {dtype}"] = "\n".join(lines)
     for dtype in ("float32", "float64"):
         lines = [
-            "| divergence | from the others' bound | by `complement` | blind below 1 - p = |",
+            "| divergence | from the others' bound | from log r | blind below 1 - p = |",
             "|---|---|---|---|",
         ]
         for name in DIVERGENCES:

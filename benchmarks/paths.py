@@ -65,9 +65,6 @@ class PerToken:
     def bounds(self, old_logps: Tensor, context: Any = None) -> Any:
         return bandpo.band_bounds(old_logps, self.kind, self.delta)
 
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Any = None) -> Tensor:
-        return bandpo.band.band_contains(log_ratio, old_logps, self.kind, self.delta)
-
 
 @contextlib.contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:

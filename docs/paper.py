@@ -94,7 +94,7 @@ STATEMENTS = (
         "$D_f(Q\\Vert P) = \\sum P f(Q/P)$; $f = -\\log u + u - 1$ is $\\mathrm{KL}(P\\Vert Q)$, that of TRPO; "
         "balls are convex.",
         HOLDS,
-        "Divergence divergence_at band_contains",
+        "Divergence divergence_at",
         "test_eq_f_divergence_def test_every_registered_divergence_is_among_those_of_this_file "
         "test_eq_f_trust_region_set",
     ),
@@ -109,7 +109,7 @@ STATEMENTS = (
         "subsec:band_def subsec:bandpo",
         "Thereby the ratio is strictly confined, the trust region enforced.",
         FALSE,
-        "band_contains surrogate",
+        "Bounds.contains surrogate",
         "test_the_band_is_necessary_but_not_sufficient_for_the_trust_region "
         "test_all_tokens_inside_their_bands_and_the_policy_outside_the_ball test_the_objective_leaves_two_sides_free",
         "Bands and the ball",
@@ -119,7 +119,7 @@ STATEMENTS = (
         "lem:complement_rescaling eq:q_star_structure",
         "The optimum must keep the proportions of all other tokens.",
         CORRECTED,
-        "complement",
+        "divergence_at",
         "test_lem_complement_rescaling test_lem_complement_rescaling_is_not_unique_for_tv "
         "test_lem_complement_rescaling_is_not_unique_once_the_bound_is_saturated",
         "Rescaling",

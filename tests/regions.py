@@ -55,9 +55,6 @@ class Bare(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         return Clip(0.1, 0.1).bounds(old_logps, context)
 
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        return self.bounds(old_logps, context).contains(log_ratio)
-
 
 @dataclass(frozen=True)
 class Narrowing(Region):

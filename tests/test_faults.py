@@ -112,9 +112,7 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         given(delta=lambda x: 2 * x["delta"]),
         ON_BAND,
     ),
-    "other tokens keep their mass": (BAND, "complement", found(torch.zeros_like), "test_paper.py"),
     "divergence of a move counts its token alone": (BAND, "divergence_at", instead(_token_alone), ON_BAND),
-    "gate asks twice the radius": (BAND, "band_contains", given(delta=lambda x: 2 * x["delta"]), ON_BAND),
     "table is read at a neighbour": (
         "bandpo.band.table",
         "BandTable.look_up",
@@ -188,20 +186,14 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
     ),
     "sequence mean where the token mean is asked": (
         AGGREGATION,
-        "aggregate_masked",
+        "aggregate",
         given(aggregation=lambda x: {"token-mean": "seq-mean-token-mean"}.get(x["aggregation"], x["aggregation"])),
         ON_POLICY,
     ),
-    "normalizer is ignored": (AGGREGATION, "aggregate_masked", given(normalizer=lambda x: None), ON_POLICY),
-    "masked tokens are counted": (AGGREGATION, "aggregate_masked", given(mask=lambda x: x["mask"] | True), ON_POLICY),
+    "normalizer is ignored": (AGGREGATION, "aggregate", given(normalizer=lambda x: None), ON_POLICY),
+    "masked tokens are counted": (AGGREGATION, "as_mask", found(torch.ones_like), ON_POLICY),
     "loss has the wrong sign": (POLICY, "policy_loss", found(lambda pair: (-pair[0], pair[1])), ON_POLICY),
     "mean ratio of a response is its product": (POLICY, "_over_responses", given(mean=lambda x: False), ON_SURROGATES),
-    "rollout weights are clipped, not masked": (
-        POLICY,
-        "rollout_weights",
-        given(apply=lambda x: "weight"),
-        ON_SURROGATES,
-    ),
     "standard deviation of a group is the biased one": (ADVANTAGES, "group_advantages", _biased, ON_POLICY),
     "tail begins at twice its probability": (
         METRICS,

@@ -15,7 +15,8 @@ from typing import Any
 import pydantic
 
 from bandpo.errors import UserError, nearest
-from bandpo.files import read_yaml, shortened
+from bandpo.files import shortened
+from bandpo_runs.files.reading import read_yaml
 
 from ..worlds import Learner, Scene, scene
 from .contest import (

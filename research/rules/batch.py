@@ -19,7 +19,7 @@ from bandpo.band.operator import band_bounds, divergence_at
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
 from bandpo.trust_regions.adaptive import QUANTITIES
-from bandpo.trust_regions.base import Context, Part, Region, check_number, depends_on_probability
+from bandpo.trust_regions.base import Context, Region, check_number, depends_on_probability
 from bandpo.trust_regions.rules import Band, Clip, like, name_divergence
 
 # More that a `Tilt` may go by: the mean reward of the response's group (of rewards of 0 or 1 the share of 1), their
@@ -60,10 +60,10 @@ class GroupClip(Region):
         fixed = Clip(self.eps_low, self.eps_low).bounds(old_logps)
         return like(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List the clips at both ends."""
         widest, narrowest = Clip(self.eps_low, self.eps_high_max), Clip(self.eps_low, self.eps_low)
-        return [Part("one right answer", widest), Part("all right", narrowest)]
+        return {"one right answer": widest, "all right": narrowest}
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class EntropyRatio(Region):
         low, high = (torch.where(near, x, x.clamp(0, 0)) for x in (inner.log_low, inner.log_high))
         return Bounds(low, high)
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List the rule, and no move."""
-        return [Part(f"entropy ratio in {self.low}..{self.high}", self.region), Part("elsewhere", Clip(0.0, 0.0))]
+        return {f"entropy ratio in {self.low}..{self.high}": self.region, "elsewhere": Clip(0.0, 0.0)}
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Stale(Region):
         d = (staleness + inner.log_low.new_zeros(())).clamp(min=1).to(inner.log_low)
         return Bounds(inner.log_low * d, inner.log_high * d)
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List the rule as it is."""
-        return [Part("staleness 1", self.region)]
+        return {"staleness 1": self.region}
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ class PrefixBudget(Region):
         band = band_bounds(working_copy(old_logps), self.divergence, (left / weight).clamp(min=1e-300))
         return like(old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high)))
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List the bands at both ends of a response."""
         first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
-        return [Part("first token", first), Part("last token, nothing overspent", last)]
+        return {"first token": first, "last token, nothing overspent": last}
 
 
 def moves(old_logps: Tensor, context: Context | None, region: Region) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from bandpo.band.divergences import divergence
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MIN, expm1, output_dtype, working_copy
-from bandpo.trust_regions.base import Context, Part, Region, check_number
+from bandpo.trust_regions.base import Context, Region, check_number
 from bandpo.trust_regions.rules import Band
 
 from .batch import moves
@@ -64,9 +64,9 @@ class Budget(Region):
         """The divergence and the radius."""
         return f"Budget-{divergence(self.divergence).title} {self.delta}"
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """The band of a single token."""
-        return [Part("a response of one token", Band(self.divergence, self.delta))]
+        return {"a response of one token": Band(self.divergence, self.delta)}
 
     def _ends(self, log_p: Tensor, log_ratio: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         p, move = log_p.exp(), expm1(log_ratio).abs()

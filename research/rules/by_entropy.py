@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bandpo.numerics import output_dtype
-from bandpo.trust_regions.base import Context, Part, Region
+from bandpo.trust_regions.base import Context, Region
 from bandpo.trust_regions.combinators import Choice
 
 
@@ -39,6 +39,6 @@ class ByEntropy(Choice):
         x = x if mask is None else torch.where(mask, x, torch.nan)
         return entropies - torch.nanquantile(x, self.quantile, dim=-1, keepdim=True)
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List the two rules."""
-        return [Part(f"entropy up to quantile {self.quantile}", self.below), Part("entropy above it", self.above)]
+        return {f"entropy up to quantile {self.quantile}": self.below, "entropy above it": self.above}

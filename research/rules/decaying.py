@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bandpo.bounds import Bounds
 from bandpo.numerics import listed
-from bandpo.trust_regions.base import Context, Part, Region, check_number
+from bandpo.trust_regions.base import Context, Region, check_number
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Decaying(Region):
         context = context or Context()
         return self.at(context.require("step", self)).bounds(old_logps, context)
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """List it at the first step and from the last one on."""
-        return [Part("step 0", self.at(0)), Part(f"from step {self.steps}", self.at(self.steps))]
+        return {"step 0": self.at(0), f"from step {self.steps}": self.at(self.steps)}
 
 
 def _linear(start: float, end: float, t: float) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandpo.bounds import Bounds
 from bandpo.numerics import output_dtype
-from bandpo.trust_regions.base import Context, Part, Region, check_number
+from bandpo.trust_regions.base import Context, Region, check_number
 from bandpo.trust_regions.rules import Clip
 
 
@@ -48,10 +48,7 @@ class Exact(Region):
         """The radius."""
         return f"Exact divergence {self.delta}"
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """All, and nothing."""
         inside, outside = Clip(1.0, math.inf), Clip(0.0, 0.0)
-        return [
-            Part(f"a divergence of at most {self.delta:g}", inside),
-            Part(f"a divergence above {self.delta:g}", outside),
-        ]
+        return {f"a divergence of at most {self.delta:g}": inside, f"a divergence above {self.delta:g}": outside}

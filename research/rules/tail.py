@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOWEST, output_dtype, working_copy
-from bandpo.trust_regions.base import Context, Part, Region, check_number, check_part
+from bandpo.trust_regions.base import Context, Region, check_number, check_part
 
 # No token is cut by more: a factor of 0 times an interval without an end would be NaN.
 _MOST = 1e100
@@ -63,6 +63,6 @@ class TailContracted(Region):
         high = torch.where(up, less.clamp(min=0), inner.log_high)
         return Bounds(low, high)
 
-    def cases(self) -> list[Part]:
+    def cases(self) -> dict[str, Region]:
         """The rule where it is not contracted."""
-        return [Part(f"|log r| up to quantile {self.quantile}", self.region)]
+        return {f"|log r| up to quantile {self.quantile}": self.region}

@@ -10,7 +10,6 @@ import torch
 
 from bandpo import Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.explain import explain
-from bandpo.losses import rollout_weights
 from bandpo.testing import check_objective, check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo.trust_regions.base import depends_on_probability
@@ -91,8 +90,6 @@ class BudgetPromises:
         torch.testing.assert_close(both.log_high, own.log_high.clamp(max=math.log(1.2)))
         later = Decaying(region, "delta", end=1e-3, steps=10)
         assert (later.bounds(old, context).log_high <= own.log_high).all()
-        with pytest.raises(ValueError, match=r"is given probabilities, mask and positions only: \w*Budget needs"):
-            rollout_weights(old, new, old < 0, region)
 
     def test_it_is_explained_by_bands(self, region):
         text = explain(region, [0.3])

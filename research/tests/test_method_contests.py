@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bandpo
-from bandpo.losses.nodes import methods, read_methods
+from bandpo.losses.nodes import methods
 from research.bench import Contest, read_contest
 from research.bench.contest import Family, grid_of, learner_of
 from research.rules.budget import Budget
@@ -23,7 +23,7 @@ from research.worlds.training import why_not_numba
 
 FOLDER = Path(__file__).parents[1] / "contests"
 FILES = ("methods", "slow_methods")
-METHODS = {each.name: each for each in [*methods(), *read_methods(Path(__file__).parents[1] / "methods.yaml")]}
+METHODS = {each.name: each for each in [*methods(), *methods(Path(__file__).parents[1] / "methods.yaml")]}
 
 
 @functools.cache

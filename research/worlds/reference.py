@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bandpo.losses.objective import Objective
 from bandpo.losses.policy import policy_loss
-from bandpo.trust_regions.base import Context, Known, find_one
+from bandpo.trust_regions.base import Context, find_one
 from bandpo.trust_regions.control import Controlled
 from bandpo.trust_regions.rules import Clip
 
@@ -114,7 +114,7 @@ class _Run:
         table = self.table()
         logps, now = table[states, tokens], table.detach()
         entropy = -(table.exp() * table).sum(-1)[states]
-        known: Known = {name: getattr(context, name) for name in _AT_START}  # pyright: ignore[reportAssignmentType]
+        known: dict[str, Any] = {name: getattr(context, name) for name in _AT_START}
         known |= {"step": self.steps, "entropies": entropy.detach()}
         known["more"] = {**context.more, "divergences": (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]}
         if self.rule is not None and self.state is not None:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bandpo.losses.advantages import group_advantages
-from bandpo.losses.policy import rollout_weights
 from bandpo.trust_regions.adaptive import Adaptive
 from bandpo.trust_regions.base import Context, find_one
 
 from .learner import ANCHORS, Learner
+from .mismatch import rollout_weights
 from .scenes import Scene
 
 # Below this old probability a token counts as rare.

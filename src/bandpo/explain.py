@@ -12,7 +12,7 @@ from .band.divergences import divergence
 from .losses.nodes import objective
 from .losses.notation import allowed, in_words, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import Apply, Sapo, Vespo, by_sign, has_bounds
+from .losses.surrogates import by_sign
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -22,9 +22,9 @@ Rule = Region | Objective | Method
 
 _MEANING = {  # of the words for what stops a token
     "clip": "the fixed epsilon",
-    "DCPO": "DCPO's formula, or its max_ratio",
-    "divergence": "the divergence from the old policy reaches delta",
-    "cap": "the cap of the ratio",
+    "dcpo": "DCPO's formula, or its max_ratio",
+    "band": "the divergence from the old policy reaches delta",
+    "capped": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
 }
 _RATIO = {
@@ -33,14 +33,17 @@ _RATIO = {
     "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
     "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
 }
-# What `apply` does with tokens outside, on the side to which A drives them, and on the other.
-_OUTSIDE = {
-    "clip": ("none (value {bound} A)", "as inside"),
-    "mask": ("none (value 0)", "as inside"),
-    "mask_two_sided": ("none (value 0)", "none (value 0)"),
-    "weight": ("{bound} A", "{bound} A"),
-    "preserve": ("{kept:g} {bound} A", "as inside"),
-    "decay": ("({quotient})^{kept:g} r A", "as inside"),
+# The gradient in log pi of a token by its `apply`, where A >= 0 and where A < 0.
+_GRADIENT = {
+    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
+    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
+    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
+    "weight": ("clip(r, r_low, r_high) A",) * 2,
+    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
+    "preserve": ("r A, {high:g} r_high A above r_high", "r A, {low:g} r_low A below r_low"),
+    "decay": ("r A, (r_high / r)^{high:g} r A above r_high", "r A, (r / r_low)^{low:g} r A below r_low"),
+    "sapo": tuple(f"4 s (1 - s) r A, s = sigmoid({{tau_{sign}:g}} (r - 1))" for sign in ("positive", "negative")),
+    "vespo": tuple(f"r^{{k_{sign}:g}} e^({{lambda_{sign}:g}} (1 - r)) A" for sign in ("positive", "negative")),
 }
 
 
@@ -77,7 +80,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 def _cases(region: Region, label: str) -> list[Case]:
     """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
     found: list[Case] = []
-    for when, part, _ in region.cases():
+    for when, part in region.cases().items():
         found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
     if found:
         return found
@@ -126,44 +129,19 @@ def _legend(region: Region) -> list[str]:
 
 
 def _gradient(found: Objective) -> Iterator[str]:
-    """Describe the gradient of a token, inside its interval and outside."""
-    start, pair = "  gradient of the surrogate in log pi:", by_sign(found.apply, found.dual_clip)
-    if found.ratio == "mean-of-clipped":
-        mean = "G A / T inside, G the geometric mean of a response's T clipped ratios"
-        yield f"{start} {mean}; none outside, where A drives r further out"
-    else:
-        inside = [] if all(each == "quadratic" or not has_bounds(each) for each in pair) else ["r A inside"]
-        of_all = "for each of the tokens" + (" 1 / T of it" if found.ratio == "sequence-mean" else "")
-        yield f"{start} {', '.join(inside if found.ratio == 'token' else [*inside, of_all])}".rstrip()
-        yield from (
-            f"    where A {sign} 0: {_outside(each, sign)}" for sign, each in zip((">=", "<"), pair, strict=True)
-        )
+    """Describe the gradient of a token in log pi."""
+    mean = "G A / T in the place of r A, G the geometric mean of a response's T clipped ratios"
+    whole = {"token": "", "sequence": "for each of the tokens", "sequence-mean": "for each of the tokens 1 / T of it"}
+    yield f"  gradient of the surrogate in log pi: {whole.get(found.ratio, mean)}".rstrip(" ")
+    for side, apply in enumerate(by_sign(found.apply, found.dual_clip)):
+        kind = apply if isinstance(apply, str) else apply.kind
+        own = f"of an application of your own, with the weight {getattr(apply, 'label', '')}"
+        words = _GRADIENT.get(kind, (own, own))[side].format(**getattr(apply, "__dict__", {}))
+        yield f"    where A {('>=', '<')[side]} 0: {words}"
     if found.dual_clip is not None:
         yield f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)"
     if found.positive_weight != 1:
         yield f"    where A > 0: all of it times {found.positive_weight:g} (positive_weight)"
-
-
-def _outside(apply: Apply, sign: str) -> str:
-    up = sign == ">="
-    if isinstance(apply, Sapo):
-        return f"4 s (1 - s) r A at every r, s = sigmoid({apply.tau_positive if up else apply.tau_negative:g} (r - 1))"
-    if isinstance(apply, Vespo):
-        k, rate = (apply.k_positive, apply.lambda_positive) if up else (apply.k_negative, apply.lambda_negative)
-        return f"r^{k:g} e^({rate:g} (1 - r)) A at every r"
-    if apply == "quadratic":
-        side, other = ("r_high", "r_low") if up else ("r_low", "r_high")
-        near = f"r A (1 - (r - 1) / ({side} - 1)) on the side of {side}, beyond it too"
-        return f"{near}, and r A (1 + (r - 1) / ({other} - 1)) on the other"
-    weight = f"the weight of {getattr(apply, 'label', '')}"  # of an application of one's own
-    if not has_bounds(apply):
-        return f"A times the slope in log r of {weight}, at every r"
-    kind = apply if isinstance(apply, str) else apply.kind
-    far, near = _OUTSIDE.get(kind, ("{weight}, times r A", "as inside"))
-    kept = getattr(apply, "high" if up else "low", 0)
-    above = (far if up else near).format(bound="r_high", quotient="r_high / r", kept=kept, weight=weight)
-    below = (near if up else far).format(bound="r_low", quotient="r / r_low", kept=kept, weight=weight)
-    return f"{above} above the interval, {below} below it"
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
@@ -181,7 +159,7 @@ def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if up else theirs.log_low):
             return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
-    return region.stopped_by.strip() or Region.stopped_by
+    return region.kind
 
 
 def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

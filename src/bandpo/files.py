@@ -1,18 +1,17 @@
-"""Read JSON, JSON lines and YAML of plain values. The files may be damaged.
+"""Read JSON and YAML of plain values. The files may be damaged.
 
-Each reader returns a value of the shape that was asked for, or raises a `UserError` of one line: the file, the line,
-the field, what is there and what is expected.
+Each reader returns a value, or raises a `UserError` of one line: the file, the line, what is there and what is
+expected.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import reprlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from .errors import UserError
 
@@ -37,51 +36,12 @@ def lines_of(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: {error.strerror}") from None
 
 
-def content_of(path: Path) -> bytes:
-    """Read a regular file. Raises UserError for another one."""
-    return b"".join(lines_of(path))
-
-
-def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
-    """Read a JSON document, and check it by `checked`. With `shown` refuse texts that a page cannot have."""
-    return checked(_parsed(content_of(path), str(path), shown), schema, str(path))
-
-
-class Lines(NamedTuple):
-    """Hold the `rows` of a file. `whole`: bytes of ended lines. `rest`: the line that a killed process began."""
-
-    rows: list[Any]
-    whole: int
-    rest: bytes
-
-
-def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
-    """Read JSON lines, and check each by `checked`. Raises UserError with the number of a damaged one.
-
-    Blank lines do not count. A last line without a newline counts if it is whole, but not with `ended`.
-    """
-    rows, whole = [], 0
-    for number, line in enumerate(lines_of(path), 1):
-        is_ended = line.endswith(b"\n")
-        if ended and not is_ended:
-            return Lines(rows, whole, line.strip())
-        try:
-            if line.strip():
-                rows.append(json_line(line, f"{path}, line {number}", schema))
-        except UserError:
-            if is_ended:
-                raise
-            return Lines(rows, whole, line)
-        whole += len(line) if is_ended else 0
-    return Lines(rows, whole, b"")
-
-
-def json_line(line: bytes, where: str, schema: Any = dict[str, Any]) -> Any:
+def json_line(line: bytes, where: str) -> dict[str, Any]:
     """Read the row of one line. Raises UserError with `where`."""
-    row = _parsed(line, where)
+    row = parse_json(line, where)
     if not isinstance(row, dict):
         raise UserError(f"{where}: corrupt: one JSON object is expected, got {shortened(row)}")
-    return checked(row, schema, where)
+    return cast("dict[str, Any]", row)
 
 
 def line_of(row: Any) -> bytes:
@@ -89,7 +49,8 @@ def line_of(row: Any) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
-def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
+def parse_json(content: bytes, where: str, shown: bool = False) -> Any:
+    """Parse JSON of plain values. With `shown` refuse texts that a page cannot have."""
     try:
         value = json.loads(content.decode("utf-8-sig"))
     except RecursionError:
@@ -98,11 +59,6 @@ def _parsed(content: bytes, where: str, shown: bool = False) -> Any:
         got, reason = shortened(content.decode(errors="replace")), getattr(error, "msg", str(error))
         raise UserError(f"{where}: corrupt: one JSON object is expected ({reason}), got {got}") from None
     return _plain(value, where, shown)
-
-
-def read_yaml(path: Path) -> Any:
-    """Read a YAML file as `parse_yaml` does."""
-    return parse_yaml(content_of(path), str(path))
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
@@ -137,38 +93,6 @@ def _refuse_twice(node: Any) -> None:
         within = [value for _, value in node.value]
     for each in within:
         _refuse_twice(each)
-
-
-def checked(value: Any, schema: Any, where: str) -> Any:
-    """Return a value of a schema, a type for pydantic. It is strict here: "1" does not become 1.
-
-    Raises UserError for another value, with the field, its value, shortened, and what is expected.
-    """
-    if schema == dict[str, Any]:  # pydantic need not be installed to read a log
-        if isinstance(value, dict):
-            return value
-        raise UserError(f"{where}: corrupt: names and values are expected, got {shortened(value)}")
-    import pydantic
-
-    try:
-        found = _adapter(schema).validate_python(value, strict=True)
-        return value if found == value else found  # in its own order, which pydantic changes
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]  # a wrong type of a union is an error for each member
-    members = ("int", "float", "str", "bool", "finite-float")
-    field = ".".join(str(part) for part in first["loc"] if part not in members and "[" not in str(part))
-    if first["type"] == "missing":
-        raise UserError(f"{where}: {field!r} is missing")
-    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    place = repr(field) if field else "corrupt: the content"
-    raise UserError(f"{where}: {place} is {shortened(first['input'])}; {expected} is expected")
-
-
-@functools.cache
-def _adapter(schema: Any) -> Any:
-    import pydantic
-
-    return pydantic.TypeAdapter(schema)
 
 
 def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:

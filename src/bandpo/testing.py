@@ -74,13 +74,12 @@ def _check_log_f(divergence: Divergence) -> None:
 
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
-    """Check a trust region: its signature, its bounds, and its `contains`.
+    """Check a trust region: its signature and its bounds.
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
       for log p from -inf to 1e-6 in every float dtype;
     - NaN gives NaN in both bounds;
     - a token's bounds do not depend on the other tokens of the batch;
-    - `contains` is True inside and False outside, also close to a bound;
     - equal rules are equal, have equal hashes, and survive the way to their config node and back.
 
     `context` is what the rule needs beside log p, for a batch of shape (1, 64); tokens are then not taken out of their
@@ -113,11 +112,6 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
         high, alone = found["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
         same = (alone == high) | ((alone - high).abs() <= 1e-12 * alone.abs())
         _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **found, "alone": alone})
-    for name, bound in found.items():
-        clear = torch.isfinite(bound) & (bound.abs() > 1e-9)
-        for share, inside in ((1 - 1e-6, True), (0.5, True), (1 + 1e-6, False), (2.0, False)):
-            told, facts = region.contains(bound * share, log_p, context), {"log p": log_p, **found}
-            _all((told == inside) | ~clear, f"contains must be {inside} at {share:g} {name}", facts)
     if region.kind:
         _check_node(region, trust_region(region.to_config()))
 

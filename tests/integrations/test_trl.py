@@ -361,9 +361,6 @@ class OfMyOwn(Region):
     def bounds(self, old_logps, context=None):
         return Clip(0.2, 0.2).bounds(old_logps)
 
-    def contains(self, log_ratio, old_logps, context=None):
-        return self.bounds(old_logps).contains(log_ratio)
-
     def __repr__(self):
         return "OfMyOwn()"
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from bandpo import Bounds, Clip, Context, Objective, Region, policy_loss
-from bandpo.trust_regions.base import Known
 
 SEEN: list[Context] = []
 
@@ -61,7 +60,6 @@ def test_a_rule_is_shown_what_the_loss_is_given():
         "controlled": 0.04,
     }
     more = {"group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_(), "far": tokens + 2, "age": 3}
-    assert {*given, "more"} == set(Known.__annotations__)
     context = shown(new.requires_grad_(), old, advantages, mask, **given, more=more)
     assert context.more.keys() == more.keys()
     for name, value in (given | more).items():
@@ -102,8 +100,8 @@ def test_the_ratio_of_whole_responses_is_shown_as_that():
 @pytest.mark.parametrize(
     ("known", "error", "message"),
     [
-        ({"stap": 1}, TypeError, r"no argument 'stap', did you mean 'step'\?; of the context it takes \[.*'more'\]"),
-        ({"positions": None}, TypeError, "no argument 'positions'"),
+        ({"stap": 1}, TypeError, "unexpected keyword argument 'stap'"),
+        ({"positions": None}, TypeError, "unexpected keyword argument 'positions'"),
         ({"entropies": torch.rand(3)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
         ({"mean_weight": torch.rand(4)}, ValueError, r"mean_weight must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
         ({"entropies": torch.ones(3, 4, dtype=torch.int64)}, ValueError, "entropies must be floating point"),

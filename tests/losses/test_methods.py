@@ -484,39 +484,37 @@ def test_what_becomes_of_tokens_outside_is_said():
     lines = {}
     for name in ("ppo", "dis", "cispo", "ce-gppo", "up", "dual-clip", "dgpo"):
         lines[name] = [line.strip() for line in explain(method(name)).splitlines() if "where A" in line][-3:]
-    stop, stop_below = "none (value r_high A)", "none (value r_low A)"
-    above = f"where A >= 0: {stop} above the interval, as inside below it"
-    below = f"where A < 0: as inside above the interval, {stop_below} below it"
+    above, below = (
+        "where A >= 0: r A, none above r_high (value r_high A)",
+        "where A < 0: r A, none below r_low (value r_low A)",
+    )
     assert lines["ppo"][-2:] == [above, below]
     assert lines["dual-clip"] == [above, below, "where A < 0 and r > 3 (dual clip): none (value 3 A)"]
-    assert lines["dis"][-1] == "where A < 0: none (value 0) above the interval, none (value 0) below it"
-    assert lines["cispo"][-2] == "where A >= 0: r_high A above the interval, r_low A below it"
+    assert lines["dis"][-1] == "where A < 0: r A, none outside the interval (value 0)"
+    assert lines["cispo"][-2] == "where A >= 0: clip(r, r_low, r_high) A"
     assert lines["ce-gppo"][-2:] == [
-        "where A >= 0: 1 r_high A above the interval, as inside below it",
-        "where A < 0: as inside above the interval, 0.5 r_low A below it",
+        "where A >= 0: r A, 1 r_high A above r_high",
+        "where A < 0: r A, 0.5 r_low A below r_low",
     ]
-    assert lines["up"][-2:] == ["where A >= 0: r_high A above the interval, r_low A below it", below]
+    assert lines["up"][-2:] == ["where A >= 0: clip(r, r_low, r_high) A", below]
     assert lines["dgpo"][-2:] == [
-        "where A >= 0: (r_high / r)^0.5 r A above the interval, as inside below it",
-        "where A < 0: as inside above the interval, (r / r_low)^1 r A below it",
+        "where A >= 0: r A, (r_high / r)^0.5 r A above r_high",
+        "where A < 0: r A, (r / r_low)^1 r A below r_low",
     ]
 
 
 def test_the_gradient_of_a_smooth_gate_is_said():
     text = explain(method("sapo"))
-    assert (
-        "gradient of the surrogate in log pi:\n    where A >= 0: 4 s (1 - s) r A at every r, s = sigmoid(1 (r" in text
-    )
-    assert "where A < 0: 4 s (1 - s) r A at every r, s = sigmoid(1.05 (r - 1))" in text
+    assert "gradient of the surrogate in log pi:\n    where A >= 0: 4 s (1 - s) r A, s = sigmoid(1 (r - 1))\n" in text
+    assert "where A < 0: 4 s (1 - s) r A, s = sigmoid(1.05 (r - 1))" in text
     text = explain(method("vespo"))
-    assert "where A >= 0: r^2 e^(3 (1 - r)) A at every r\n" in text
-    assert "where A < 0: r^3 e^(2 (1 - r)) A at every r" in text
+    assert "log pi: for each of the tokens\n    where A >= 0: r^2 e^(3 (1 - r)) A\n" in text
+    assert "where A < 0: r^3 e^(2 (1 - r)) A" in text
     text = explain(Objective(Clip(), apply=("clip", "quadratic")))
-    assert "log pi: r A inside\n    where A >= 0: none" in text
-    assert "where A < 0: r A (1 - (r - 1) / (r_low - 1)) on the side of r_low, beyond it too, and r A (1 + (r" in text
+    assert "where A < 0: r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r" in text
     text = explain(Objective(Clip(), apply=(Decay(1, 2), "clip"), ratio="sequence-mean"))
-    assert "r A inside, for each of the tokens 1 / T of it" in text
-    assert "where A >= 0: (r_high / r)^2 r A above the interval, as inside below it" in text
+    assert "in log pi: for each of the tokens 1 / T of it" in text
+    assert "where A >= 0: r A, (r_high / r)^2 r A above r_high" in text
 
 
 def test_rules_of_a_rule_are_explained_each():

@@ -450,9 +450,6 @@ def test_a_rule_does_not_see_what_stands_in_padding():
             seen.append(old_logps)
             return Clip().bounds(old_logps, context)
 
-        def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-            return Clip().contains(log_ratio, old_logps, context)
-
     arguments = batch()
     arguments["old_logps"] = torch.where(arguments["response_mask"], arguments["old_logps"], math.nan)
     policy_loss(**arguments, objective=Watching())
@@ -643,7 +640,7 @@ def test_a_group_of_equal_rewards_has_no_advantage(reward, size):
         (torch.ones(5), 2, {}, r"rewards must be \(N,\) with N a positive multiple of group_size 2, got \(5,\)"),
         (torch.ones(0), 2, {}, r"rewards must be .*, got \(0,\)"),
         (torch.ones(2, 2), 2, {}, r"rewards must be .*, got \(2, 2\)"),
-        (torch.ones(4, dtype=torch.int64), 2, {}, "rewards must be floating point, got torch.int64"),
+        (torch.ones(4, dtype=torch.int64), 2, {}, r"rewards must be \(N,\) floats, .*, got \(4,\) of torch.int64"),
         (torch.ones(4), 2, {"epsilon": 0}, "epsilon must be positive and finite, got 0"),
         (torch.ones(4), 2, {"baseline": "median"}, "baseline must be 'mean' or 'leave-one-out', got 'median'"),
         (torch.ones(4), 2, {"baseline": "leave-one-out"}, "'leave-one-out' goes with normalize=False"),
@@ -724,12 +721,9 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
         ([1.0, 2.0], {"groups": [torch.tensor(1)] * 2}, r"texts, whole numbers .* got tensor\(1\) at 0"),
         ([1.0, 2.0], {"groups": [0, None]}, "texts, whole numbers .* got None at 1"),
         ([1.0, 2.0], {"groups": [0, math.nan]}, "texts, whole numbers .* got nan at 1"),
-        ([1.0, 2.0], {"groups": torch.zeros(3)}, r"groups must be \(2,\) whole numbers, .* \(3,\) of torch.float32"),
-        (
-            [1.0, 2.0],
-            {"groups": torch.zeros(2)},
-            r"groups must be \(2,\) whole numbers, .* \(2,\) of torch.float32",
-        ),
+        ([1.0, 2.0], {"groups": torch.zeros(3)}, r"groups must be a sequence of 2, .* got \[0.0, 0.0, 0.0\]"),
+        ([1.0, 2.0], {"groups": torch.zeros(2)}, "texts, whole numbers .* got 0.0 at 0"),
+        ([1.0, 2.0], {"groups": torch.zeros(2, 1)}, r"texts, whole numbers .* got \[0.0\] at 0"),
         ([1.0, 2.0, 3.0], {"group_size": 2}, r"got \(3,\); groups= takes groups of other sizes"),
         (
             [0.0, 1.0, math.nan, 3e38, -1e38],
@@ -771,7 +765,7 @@ def test_what_is_no_log_probability_is_found_later_where_nothing_is_read():
     arguments["logps"] = -arguments["logps"].detach()
     for more in ({"normalizer": 3.0}, {"normalizer": torch.tensor(3.0)}):
         _, metrics = policy_loss(**arguments, objective=Band(), **more)
-        for read in (metrics.check, metrics.compute, metrics.merge(metrics).compute):
+        for read in (metrics.numbers, metrics.compute, metrics.merge(metrics).compute):
             with pytest.raises(ValueError, match="must be log-probabilities"):
                 read()
 
@@ -795,7 +789,7 @@ class _Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("region", "most"), [(Clip(), 75), (Band("kl", 0.05), 200)], ids=name_of)
+@pytest.mark.parametrize(("region", "most"), [(Clip(), 76), (Band("kl", 0.05), 200)], ids=name_of)
 def test_a_loss_and_its_gradient_take_few_tensor_operations(region, most):
     old = torch.full((2, 3), -1.0)
     new, advantages, mask = (old + 0.1).requires_grad_(), torch.ones(2, 1), torch.ones(2, 3, dtype=torch.bool)

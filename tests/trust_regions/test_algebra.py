@@ -132,12 +132,12 @@ def test_a_token_outside_one_is_outside_the_intersection_and_inside_the_union():
     old = -8 * torch.rand(4000)
     log_ratio = torch.randn(4000).clamp(max=-old.min())
     a, b = Band("kl", 0.05), Clip(0.2, 0.5)
-    in_a, in_b = a.contains(log_ratio, old), b.contains(log_ratio, old)
-    assert torch.equal(Intersect(a, b).contains(log_ratio, old), in_a & in_b)
-    assert torch.equal(Union(a, b).contains(log_ratio, old), in_a | in_b)
+    in_a, in_b = (rule.bounds(old).contains(log_ratio) for rule in (a, b))
+    assert torch.equal(Intersect(a, b).bounds(old).contains(log_ratio), in_a & in_b)
+    assert torch.equal(Union(a, b).bounds(old).contains(log_ratio), in_a | in_b)
     assert 100 < (in_a & in_b).sum() < (in_a | in_b).sum() < 3900
     rare = old <= math.log(0.2)
-    found = ByProbability(0.2, a, b).contains(log_ratio, old)
+    found = ByProbability(0.2, a, b).bounds(old).contains(log_ratio)
     assert torch.equal(found, torch.where(rare, in_a, in_b))
 
 
@@ -204,8 +204,8 @@ def test_labels_and_explanations_name_the_parts():
     assert Union(both, Clip(0.1, 0.1)).label == "(Band-KL 0.05 and Clip 0.2/1.0) or GRPO 0.1/0.1"
     assert Capped(both, 3.0).label == "(Band-KL 0.05 and Clip 0.2/1.0) cap 3.0"
     log_p = torch.tensor([0.01, 0.2, 0.5], dtype=torch.float64).log()
-    assert stops(tail, log_p) == [("below divergence",) * 2, ("below divergence",) * 2, ("above clip",) * 2]
-    assert [pair[1] for pair in stops(both, log_p)] == ["second clip", "first divergence", "first divergence"]
+    assert stops(tail, log_p) == [("below band",) * 2, ("below band",) * 2, ("above clip",) * 2]
+    assert [pair[1] for pair in stops(both, log_p)] == ["second clip", "first band", "first band"]
     assert stops(Union(both, Clip(0.9, 0.1)), log_p)[0][1] == "first second clip"
     text = explain(tail, [0.01, 0.5], both)
     assert "  below: Band-KL 0.05\n  above: GRPO 0.2/0.2\n" in text

@@ -157,8 +157,8 @@ def test_its_bounds_are_those_of_the_rule_with_the_number_in_force():
         context = Context(controlled=0.3)
         assert rule.at(0.3) == expected
         assert same(rule.bounds(OLD, context), expected.bounds(OLD))
-        assert rule.contains(moved, OLD, context).equal(expected.contains(moved, OLD))
-        for call in (lambda rule=rule: rule.bounds(OLD), lambda rule=rule: rule.contains(moved, OLD, Context(step=1))):
+        assert rule.bounds(OLD, context).contains(moved).equal(expected.bounds(OLD).contains(moved))
+        for call in (lambda rule=rule: rule.bounds(OLD), lambda rule=rule: rule.bounds(OLD, Context(step=1))):
             with pytest.raises(ValueError, match=r"Controlled needs context\.controlled, .* pass controlled=\.\.\. to"):
                 call()
     with pytest.raises(ValueError, match=r"controlled must be in \[0\.001, 2\] for Controlled.*, got 2\.5"):

@@ -22,7 +22,7 @@ def test_the_radius_of_a_prefix_is_the_papers_in_a_loop():
     region = PrefixBudget("tv", 0.15, 0.015, 0.8)
     context = Context(response_mask=mask, logps=torch.where(mask, new, torch.nan))
     bounds = region.bounds(old, context)
-    inside = region.contains(new - old, old, context)
+    inside = region.bounds(old, context).contains(new - old)
     pinned = 0
     for i in range(40):
         length, earned, paid = int(mask[i].sum()), 0.0, 0.0

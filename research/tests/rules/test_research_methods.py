@@ -11,10 +11,10 @@ from textbook import F64, STEP, batch, in_a_loop, kl_ball, loss_and_gradient, pp
 from torch import Tensor
 
 import research.rules  # noqa: F401 the methods name these rules
-from bandpo.losses.nodes import methods, read_methods
+from bandpo.losses.nodes import methods
 from research.rules.full_divergence import top_k_divergence
 
-METHODS = {each.name: each for each in read_methods(Path(__file__).parents[2] / "methods.yaml")}
+METHODS = {each.name: each for each in methods(Path(__file__).parents[2] / "methods.yaml")}
 
 
 def aspo(log_pi, old, sampler, a, entropies):

@@ -5,15 +5,13 @@ imports `bandpo.band` first: the graph calls the operator `bandpo::solve`.
 """
 
 from .divergences import Divergence, divergence, register_divergence
-from .operator import band_bounds, band_contains, complement, divergence_at
+from .operator import band_bounds, divergence_at
 from .table import BandTable
 
 __all__ = [
     "BandTable",
     "Divergence",
     "band_bounds",
-    "band_contains",
-    "complement",
     "divergence",
     "divergence_at",
     "register_divergence",

@@ -102,13 +102,13 @@ def divergence(name: str | Divergence) -> Divergence:
     """Return the registered divergence of that name; a `Divergence` passes through. Raises ValueError if unknown."""
     if isinstance(name, Divergence):
         return name
-    name = name.lower() if isinstance(name, str) and name.lower() in _REGISTRY else name
-    if not isinstance(name, str) or name not in _REGISTRY:
+    found = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
+    if found is None:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.band.Divergence (an own one gets a name by "
             f"bandpo.band.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
-    return _REGISTRY[name]
+    return found
 
 
 def register_divergence(new: Divergence) -> Divergence:
@@ -170,11 +170,7 @@ _REGISTRY = {
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", tv_log_bounds, lambda x: 0.5 * expm1(x).abs()
         ),
         Divergence(
-            "chi2",
-            lambda u: (u - 1) ** 2,
-            "chi2(pi || pi_old), Pearson",
-            chi2_log_bounds,
-            lambda x: expm1(x) ** 2,
+            "chi2", lambda u: (u - 1) ** 2, "chi2(pi || pi_old), Pearson", chi2_log_bounds, lambda x: expm1(x) ** 2
         ),
         Divergence(
             "neyman_chi2",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MAX, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
+from ..numerics import expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -22,26 +22,12 @@ from .solver import MOST_OF_U, tilt_log_bounds
 from .table import BandTable
 
 
-def complement(log_ratio: Tensor, old_logps: Tensor) -> Tensor:
-    """Return log c, the log-ratio of all other tokens (lem:complement_rescaling).
-
-    c = (1 - r p) / (1 - p). Among all policies that give this token r p, the one that rescales all others by the same c
-    is closest to the old policy, in every f-divergence. (p, r) -> (1 - p, c) leaves g_f unchanged.
-
-    Args:
-        log_ratio: log r = log pi - log pi_old, any shape, r p <= 1.
-        old_logps: log p, same shape.
-    """
-    dtype = output_dtype(log_ratio)
-    log_p = working_copy(old_logps).clamp(max=LOG_P_MAX)
-    log_c = log1mexp(working_copy(log_ratio) + log_p) - log1mexp(log_p)
-    return log_c.to(log_ratio.device, dtype)
-
-
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
     """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p. The source is thm:scalar_reduction.
 
-    It is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1
+    c = (1 - r p) / (1 - p) is the ratio of all other tokens: of all policies that give this token r p, the one that
+    rescales the others by one factor is closest to the old policy, in every f-divergence (lem:complement_rescaling).
+    g_f is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1
     (lem:gf_monotone_intervals), inf for r p > 1; at another r it rises with p (eq:bregman_identity). The token is
     inside the band of radius delta exactly if g_f <= delta: no equation has to be solved to know it.
 
@@ -50,29 +36,14 @@ def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Diverg
         old_logps: log p in [-inf, 1e-6], same shape.
         divergence: a registered name or a `Divergence`.
     """
-    return _coin(log_ratio, old_logps, divergence).to(log_ratio.device, output_dtype(log_ratio))
-
-
-def band_contains(
-    log_ratio: Tensor,
-    old_logps: Tensor,
-    divergence: str | Divergence = "kl",
-    delta: Radius = 0.05,
-    *,
-    delta_low: Radius | None = None,
-    delta_high: Radius | None = None,
-) -> Tensor:
-    """Tell where g_f(p, r) <= delta, so that the log-ratio is within `band_bounds`. No equation is solved.
-
-    A token of p = 0 has no ratio and counts as inside. Below p = e^-300 what is kept is r p, the limit p -> 0 for KL
-    and TV; for divergences under which r p itself vanishes there, ask the bounds.
-    """
-    low, high = _radii(delta, delta_low, delta_high, old_logps)
-    g, moved = _coin(log_ratio, old_logps, divergence), working_copy(log_ratio)
-    inside = torch.where(moved < 0, g <= low, g <= high)
-    # With an infinite radius an infinite g is inside, unless the ratio leaves the simplex.
-    inside = inside & (moved + working_copy(old_logps).clamp(max=LOG_P_MAX) <= 0)
-    return inside.to(log_ratio.device) | (old_logps == -torch.inf)
+    log_p, beyond = solved_part(old_logps)
+    # Below e^-300 what counts is the new probability: keep r p, not r.
+    moved, generator = working_copy(log_ratio) + beyond, lookup(divergence).generator
+    outside = moved + log_p > 0
+    moved = torch.where(outside, 0.0, moved)
+    log_c = log1mexp(moved + log_p) - log1mexp(log_p)
+    g = torch.where(outside, torch.inf, log_p.exp() * generator(moved) - expm1(log_p) * generator(log_c))
+    return g.to(log_ratio.device, output_dtype(log_ratio))
 
 
 @torch.no_grad()
@@ -124,7 +95,9 @@ def band_bounds(
     '0.262 2.411'
     """
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
-    low, high = _radii(delta, delta_low, delta_high, old_logps)
+    both = _radius("delta", delta, old_logps)
+    low = both if delta_low is None else _radius("delta_low", delta_low, old_logps)
+    high = both if delta_high is None else _radius("delta_high", delta_high, old_logps)
     log_p = old_logps.to(dtype).clamp(max=0)
     log_low, log_high = _ball(kind, log_p, low)
     if high is not low:
@@ -183,13 +156,6 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
-def _radii(delta: Radius, delta_low: Radius | None, delta_high: Radius | None, like: Tensor) -> tuple[Radius, Radius]:
-    """Return the radii of the lower and upper bound. They are one object if they are one radius."""
-    both = _radius("delta", delta, like)
-    low = both if delta_low is None else _radius("delta_low", delta_low, like)
-    return low, both if delta_high is None else _radius("delta_high", delta_high, like)
-
-
 def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
     """Return a positive float, or a tensor in float64. Raises ValueError for anything else."""
     if isinstance(delta, Tensor):
@@ -207,14 +173,3 @@ def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
     # graph for each new radius. It is on the CPU, where `_solve` can read it.
     is_number_of_a_graph = torch.compiler.is_compiling()
     return torch.zeros((), dtype=torch.float64, device="cpu") + delta if is_number_of_a_graph else float(delta)
-
-
-def _coin(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence) -> Tensor:
-    """Return g_f(p, r) in float64."""
-    log_p, beyond = solved_part(old_logps)
-    # Below e^-300 what counts is the new probability: keep r p, not r.
-    moved, generator = working_copy(log_ratio) + beyond, lookup(divergence).generator
-    outside = moved + log_p > 0
-    moved = torch.where(outside, 0.0, moved)
-    log_c = log1mexp(moved + log_p) - log1mexp(log_p)
-    return torch.where(outside, torch.inf, log_p.exp() * generator(moved) - expm1(log_p) * generator(log_c))

@@ -39,13 +39,8 @@ def tilt_log_bounds(
 ) -> Interval:
     """Solve for both bounds, for any convex f.
 
-    Args:
-        log_p: log-probabilities.
-        delta: the radius.
-        generator: f as a function of log u, in [-inf, 700].
-        slopes: from `limit_slopes`.
-        smooth: False for an f with kinks.
-        most: the largest tilt, `MOST_OF_U` for an f of u.
+    `generator` is f as a function of log u, in [-inf, 700], `slopes` are of `limit_slopes`, `smooth` is False for an f
+    with kinks. `most` is the largest tilt, `MOST_OF_U` for an f of u.
     """
     steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
     log_p, beyond = solved_part(log_p)

@@ -103,13 +103,9 @@ class BandTable:
         self.curves = table.flatten(1, 2).transpose(1, 2).contiguous().to(device)  # (r and c, powers, cells)
 
     def bounds(self, old_logps: Tensor) -> Bounds:
-        """Return the bounds of the log-ratio, in float32.
+        """Return the bounds of the log-ratio, in float32. Raises ValueError if the table does not fit.
 
-        Args:
-            old_logps: log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
-
-        Raises:
-            ValueError: the table does not fit.
+        `old_logps` is log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
         """
         if not self.fits:
             raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ..files import read_yaml
+from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
 from ..trust_regions.nodes import not_loaded, own_type
 from . import Finding, on_verl, spread
 
-FACTS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("hosts.yaml"))
+FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 
 
 def host_of(text: str) -> str | None:

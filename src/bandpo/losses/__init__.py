@@ -11,7 +11,7 @@ from .metrics import Metrics
 from .nodes import method, objective
 from .objective import Method, Objective
 from .packing import unpack
-from .policy import policy_loss, rollout_weights
+from .policy import policy_loss
 from .surrogates import Decay, Preserve, Sapo, Vespo, surrogate
 from .token_logps import token_logps
 
@@ -29,7 +29,6 @@ __all__ = [
     "method",
     "objective",
     "policy_loss",
-    "rollout_weights",
     "surrogate",
     "token_logps",
     "unpack",

@@ -48,9 +48,7 @@ def group_advantages(
 
     Raises:
         TypeError: rewards that are not a tensor.
-        ValueError: both of group_size and groups or neither, a shape that is not (N,) with N a multiple of G, G < 2,
-            groups that are not N, an infinite reward, rewards too far apart for their type, an unknown baseline, both
-            leave-one-out and normalize.
+        ValueError: arguments that do not go together, an infinite reward, rewards too far apart for their type.
 
     >>> import torch, bandpo
     >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
@@ -60,10 +58,8 @@ def group_advantages(
     """
     if not isinstance(rewards, Tensor):
         raise TypeError(f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)")
-    if rewards.dim() != 1 or len(rewards) == 0:
-        raise ValueError(f"rewards must be (N,) with N at least 1, got {tuple(rewards.shape)}")
-    if not rewards.is_floating_point():
-        raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
+    if rewards.dim() != 1 or len(rewards) == 0 or not rewards.is_floating_point():
+        raise ValueError(f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}")
     if (infinite := rewards.isinf()).any():
         place = int(infinite.nonzero()[0])
         raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
@@ -109,11 +105,7 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
             raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "
                              f"({count},); groups= takes groups of other sizes")  # fmt: skip
         return torch.arange(count) // group_size
-    if isinstance(groups, Tensor):
-        if groups.shape != (count,) or groups.is_floating_point() or groups.is_complex():
-            raise ValueError(f"groups must be ({count},) whole numbers, one for each reward, got "
-                             f"{tuple(groups.shape)} of {groups.dtype}")  # fmt: skip
-        return cast(Any, torch).unique(groups, return_inverse=True)[1]
+    groups = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     if wrong := [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]:

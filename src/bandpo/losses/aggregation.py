@@ -36,48 +36,41 @@ def aggregate(
     whole batch. (Where a framework averages gradients over ranks, multiply by the number of ranks.) An empty mask then
     gives 0.
 
-    Raises:
-        ValueError: an unknown mode, a mask that is not 0/1, an empty mask without a normalizer, a normalizer that is
-            not positive or that "none" has no use for.
+    Raises ValueError for what does not fit, such as an empty mask without a normalizer.
     """
     if values.shape != response_mask.shape or values.dim() != 2:
         shapes = f"{tuple(values.shape)} and {tuple(response_mask.shape)}"
         raise ValueError(f"values and response_mask must be (B, T), got {shapes}")
-    mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
-    return aggregate_masked(torch.where(mask, values, 0.0), mask, aggregation, normalizer)
-
-
-def aggregate_masked(values: Tensor, mask: Tensor, aggregation: str, normalizer: float | Tensor | None) -> Tensor:
-    """Aggregate values that are 0 outside the mask."""
+    if aggregation not in get_args(Aggregation):
+        raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
+    mask = as_mask(response_mask)
+    values = values.masked_fill(~mask, 0.0)
     if aggregation == "none":
         if normalizer is not None:
             raise ValueError(
                 f"normalizer must be None for aggregation 'none', which divides by nothing: {normalizer!r}"
             )
         return values
-    on_device = isinstance(normalizer, Tensor) and normalizer.device.type != "cpu"
-    if not (normalizer is None or on_device or torch.compiler.is_compiling()):
-        is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
-        if not is_one or not 0 < normalizer < math.inf:
-            raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
-    if aggregation not in get_args(Aggregation):
-        raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
     tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype
     total = (values.sum(-1) / tokens.clamp(min=1)).sum() if aggregation == AVERAGE else values.sum()
     if normalizer is None:
-        normalizer = tokens.sum() if aggregation == "token-mean" else (tokens > 0).sum()
-        normalizer = normalizer * mask.shape[-1] if aggregation == "seq-mean-token-sum-norm" else normalizer
-    return total / normalizer
-
-
-def as_mask(mask: Tensor, *, may_be_empty: bool) -> Tensor:
-    """Return the mask as bool. It looks at the values if it must, which waits for the device."""
-    if not torch.compiler.is_compiling():
-        if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
-            bad = mask[(mask != 0) & (mask != 1)][0].item()
-            raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
-        if not may_be_empty and not bool(mask.any()):
+        if not torch.compiler.is_compiling() and not bool(mask.any()):
             raise ValueError(
                 "response_mask is empty: no token to learn from; pass a normalizer if other micro-batches have some"
             )
+        count = tokens.sum() if aggregation == "token-mean" else (tokens > 0).sum()
+        return total / (count * mask.shape[-1] if aggregation == "seq-mean-token-sum-norm" else count)
+    on_device = isinstance(normalizer, Tensor) and normalizer.device.type != "cpu"
+    if not (on_device or torch.compiler.is_compiling()):
+        is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
+        if not is_one or not 0 < normalizer < math.inf:
+            raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
+    return total / normalizer
+
+
+def as_mask(mask: Tensor) -> Tensor:
+    """Return the mask as bool. It looks at the values if it must, which waits for the device."""
+    if mask.dtype != torch.bool and not torch.compiler.is_compiling() and not bool(((mask == 0) | (mask == 1)).all()):
+        bad = mask[(mask != 0) & (mask != 1)][0].item()
+        raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
     return mask.bool()

@@ -51,10 +51,8 @@ class Metrics:
     def all_reduce(self, group: torch.distributed.ProcessGroup | None = None) -> Metrics:
         """Return the metrics over all ranks of a torch.distributed group. It takes one sum and one max."""
         reduced: list[dict[str, Tensor]] = []
-        for tensors, how in (
-            (self.totals, torch.distributed.ReduceOp.SUM),
-            (self.maxima, torch.distributed.ReduceOp.MAX),
-        ):
+        op = torch.distributed.ReduceOp
+        for tensors, how in ((self.totals, op.SUM), (self.maxima, op.MAX)):
             if not tensors:
                 reduced.append({})
                 continue
@@ -64,16 +62,8 @@ class Metrics:
             reduced.append({n: y.view(x.shape) for (n, x), y in zip(tensors.items(), parts, strict=True)})
         return Metrics(*reduced)
 
-    def check(self) -> None:
-        """Raise ValueError for a batch that cannot be what it was given as. Waits for the device.
-
-        That are log-probabilities above 0.001, and under a ratio of whole responses those whose tokens have different
-        advantages.
-        """
-        self.numbers()
-
     def compute(self) -> dict[str, float]:
-        """Return the numbers to log; NaN where there is nothing to divide by. This and `check` wait for the device.
+        """Return the numbers to log; NaN where there is nothing to divide by. This waits for the device.
 
         With n tokens, `high` above and `low` below the interval whatever the sign of the advantage A (the public BandPO
         code's convention), `tail` of old probability in (0, 0.2]. Of "main":
@@ -99,7 +89,7 @@ class Metrics:
         `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide.
         `log_ratio/saturated_fraction`: log-ratios clamped to a finite range / n.
 
-        Raises ValueError as `check` does.
+        Raises ValueError as `numbers` does.
         """
         x = self.numbers()
         if "tokens" not in x:
@@ -140,7 +130,11 @@ class Metrics:
         }
 
     def numbers(self) -> dict[str, float]:
-        """Return the sums and maxima by name, after `check`; waits for the device."""
+        """Return the sums and maxima by name. This waits for the device.
+
+        Raises ValueError for log-probabilities above 0.001, and under a ratio of whole responses for those whose tokens
+        have different advantages.
+        """
         named = {n: x for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
         values: list[float] = torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         numbers = dict(zip(named, values, strict=True))

@@ -17,28 +17,23 @@ from ..trust_regions.nodes import kinds, made_of, node_of_text, read_node, trust
 from .objective import Method, Objective
 from .surrogates import Application
 
+_METHODS = Path(__file__).with_name("methods.yaml")
+
 
 @cache
-def methods() -> tuple[Method, ...]:
-    """Return every method of the library, in the order of methods.yaml."""
-    return read_methods(Path(__file__).with_name("methods.yaml"))
-
-
-def read_methods(path: Path) -> tuple[Method, ...]:
-    """Read methods from a YAML file. It maps names to the fields of `Method`.
+def methods(path: Path = _METHODS) -> tuple[Method, ...]:
+    """Return the methods of a YAML file, which maps names to the fields of `Method`.
 
     The objective is a node, and its average stands beside it as `average`, because trainers have one of their own.
     """
     import yaml  # not at the top: importing bandpo loads torch alone
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader, found = getattr(yaml, "CSafeLoader", yaml.SafeLoader), list[Method]()
     entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
-    return tuple(_method(name, **entry) for name, entry in entries.items())
-
-
-def _method(name: str, objective: Any, average: Any = None, **rest: Any) -> Method:
-    value = dataclasses.replace(cast(Objective, method_or_objective(objective)), aggregation=average)
-    return Method(name=name, objective=value, **rest)
+    for name, entry in entries.items():
+        value, average = cast(Objective, method_or_objective(entry.pop("objective"))), entry.pop("average", None)
+        found.append(Method(name, objective=dataclasses.replace(value, aggregation=average), **entry))
+    return tuple(found)
 
 
 def method(name: str) -> Method:
@@ -139,7 +134,6 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _of_text(text: str) -> Method | Objective:
-
     if not isinstance(node := node_of_text(text), str):
         return method_or_objective(node)
     if (found := _find(text)) is not None:

@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import (
-    Known,
-    Region,
-    check_number,
-    check_part,
-    depends_on_probability,
-    find_one,
-    node_of,
-    rules_in,
-)
+from ..trust_regions.base import Region, check_number, check_part, depends_on_probability, find_one, node_of, rules_in
 from ..trust_regions.control import Controlled
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
@@ -103,20 +94,17 @@ class Objective:
         if single:
             raise ValueError(
                 f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
-                f"{self.trust_region!r}: its bounds differ from token to token, and a response has one ratio; take "
-                "ratio 'token'"
+                f"{self.trust_region!r}: its bounds differ from token to token; take ratio 'token'"
             )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(
-                f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a geometric "
-                "mean of ratios is not a ratio of probabilities, so no divergence ball is defined for it; take ratio "
-                "'sequence' or 'token'"
+                f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a mean of "
+                "ratios has no probability, and so no divergence ball; take ratio 'sequence' or 'token'"
             )
         if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
-                f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: a "
-                "gate without bounds would leave the rule nothing to do; for a soft gate that has the rule's bounds "
-                "take apply 'quadratic' or Decay()"
+                f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: "
+                "such a gate has no bounds; a soft one that has the rule's is 'quadratic' or Decay()"
             )
         if self.ratio == "mean-of-clipped" and self.apply != "clip":
             raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")
@@ -180,10 +168,10 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        needed = [name for name in self.objective.trust_region.needed() if name in Known.__annotations__]
+        taken = ("entropies", "old_entropies", "step", "mean_weight", "controlled")
+        needed = [name for name in self.objective.trust_region.needed() if name in taken]
         given = ["old_logps=rollout_logps"] if self.from_sampler else []
         return ", ".join([*given, *(f"{name}={name}" for name in needed)])
 
     def to_config(self) -> dict[str, Any]:
-        """Return the YAML node."""
         return {"type": "method", "name": self.name}

@@ -25,8 +25,7 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
     Returns:
         The mask (N, L), bool, and each tensor of tokens (N, L), 0 where there is no token. Gradients flow through.
 
-    Raises:
-        ValueError: ids that are not integers, another shape, a mask that is not 0/1, an id in two places of a row.
+    Raises ValueError for what does not fit, such as an id in two places of a row.
 
     >>> import torch, bandpo
     >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])
@@ -42,7 +41,7 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         if tuple(x.shape) != shape or len(shape) not in (1, 2):
             both = f"{tuple(x.shape)} and {shape}"
             raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")
-    mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask, may_be_empty=True), sequence_ids))
+    mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask), sequence_ids))
     rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
     responses, lengths = torch.stack([rows, ids], -1)[mask].unique_consecutive(dim=0, return_counts=True)
     once, times = responses.unique(dim=0, return_counts=True)

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..errors import nearest
 from ..numerics import LOWEST, output_dtype
-from ..trust_regions.base import Context, Known, Region
-from .aggregation import AVERAGE, aggregate_masked, as_mask
+from ..trust_regions.base import Context, Region
+from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
 from .metrics import Level, Metrics, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
-# What has one number for each token; the other tensors may have one for each response.
-_OF_TOKENS = ("logps", "response_mask", "old_logps", "ref_logps", "rollout_is_weights", "entropies", "old_entropies")
+# What must be a tensor, and what has one number for each token beside them.
+_TENSORS = ("logps", "response_mask", "old_logps", "advantages", "ref_logps", "rollout_is_weights")
+_ENTROPIES = ("entropies", "old_entropies")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -43,7 +43,12 @@ def policy_loss(
     rollout_is_weights: Tensor | None = None,
     normalizer: float | Tensor | None = None,
     metrics: Level | None = "main",
-    **known: Unpack[Known],
+    entropies: Tensor | None = None,
+    old_entropies: Tensor | None = None,
+    step: int | Tensor | None = None,
+    mean_weight: float | Tensor | None = None,
+    controlled: float | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
     A) - beta KL_t].
@@ -62,13 +67,17 @@ def policy_loss(
         objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
             `Method` or its name, e.g. "gspo".
         ref_logps: log pi_ref of the same tokens, (B, T); required if the objective's beta > 0, else not allowed.
-        rollout_is_weights: pi_old over the sampler's policy, (B, T), see `rollout_weights`; multiplied to the surrogate
-            after clipping, neither to the KL term nor to the denominator.
+        rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
+            clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
         metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
             `Metrics.compute`; None: none, and `compute` only checks.
-        known: what a rule asks for beside these tensors, as a field of `Context` with that name, such as `step=100`; of
-            a tensor (B, T), (B, 1) or (B,). `entropies` are measured too.
+        entropies: for rules that ask for them, as all below, see `Context`; (B, T). They are measured too.
+        old_entropies: (B, T).
+        step: the optimizer step.
+        mean_weight: for a micro-batch under `Adaptive`.
+        controlled: the number of a `Controlled` rule.
+        more: what a rule of yours needs by other names; of tensors (B, T), (B, 1), (B,) or a number.
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
@@ -77,11 +86,9 @@ def policy_loss(
     other masks are looked at.
 
     Raises:
-        TypeError: what should be a tensor is something else.
-        ValueError: shapes or dtypes that do not fit, a mask that is not 0/1, no response token while `normalizer` is
-            not given, tensors that do not go with the objective, a log-probability above 0.001 (what else was
-            passed?), advantages that vary within a response which has one ratio (a packed row?). The value checks read
-            from the device; with a bool mask and a normalizer they are left to `Metrics.compute`.
+        TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
+            advantages that vary within a response which has one ratio (a packed row?). The value checks read from the
+            device; with a bool mask and a normalizer they are left to `Metrics.compute`.
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -96,23 +103,24 @@ def policy_loss(
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    given: dict[str, Any] = {"old_logps": old_logps, "advantages": advantages, **known}
-    given |= {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
-    given = _checked(logps, response_mask, given)
+    given: dict[str, Any] = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights, "entropies": entropies}
+    given |= {"old_entropies": old_entropies, "step": step, "mean_weight": mean_weight, "controlled": controlled}
+    given = {name: x for name, x in given.items() if x is not None}
+    given |= {"response_mask": response_mask, "old_logps": old_logps, "advantages": advantages}
+    for name, x in {"logps": logps, **given}.items():
+        given[name] = _checked(name, x, logps)
+    given["more"] = {name: _checked(f"more[{name!r}]", x, logps) for name, x in (more or {}).items()}
     # Not one comparison of two bools: a compiler has beta as a symbol.
     if objective.beta > 0 if ref_logps is None else objective.beta == 0:
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )
-    aggregation = objective.aggregation or AVERAGE
-    mask = as_mask(response_mask, may_be_empty=normalizer is not None or aggregation == "none")
-    batch = _clean(logps, mask, given, objective.positive_weight)
+    batch = _clean(given, objective.positive_weight)
     found = _objective(batch, objective)
     measured = _measured(batch, found, objective, metrics)
     if not torch.compiler.is_compiling() and (normalizer is None or response_mask.dtype != torch.bool):
-        measured.check()
-    values = found.values.masked_fill(batch.padding, 0.0)
-    return -aggregate_masked(values, mask, aggregation, normalizer), measured
+        measured.numbers()
+    return -aggregate(found.values, batch.mask, objective.aggregation or AVERAGE, normalizer), measured
 
 
 class _Batch(NamedTuple):
@@ -197,15 +205,17 @@ def _measured(batch: _Batch, found: _Found, objective: Objective, level: Level |
     return metrics
 
 
-def _clean(logps: Tensor, mask: Tensor, given: dict[str, Any], positive_weight: float) -> _Batch:
-    """Replace values in padding before any arithmetic, because NaN times 0 is NaN."""
-    padding, dtype = ~mask, output_dtype(logps)
+def _clean(given: dict[str, Any], positive_weight: float) -> _Batch:
+    """Replace values in padding before any arithmetic, because NaN times 0 is NaN. What is left is for rules."""
+    mask, dtype = as_mask(given.pop("response_mask")), output_dtype(given["logps"])
+    padding = ~mask
 
-    def filled(x: Any) -> Any:
+    def filled(name: str) -> Any:
+        x = given.pop(name, None)
         return x if x is None else x.to(dtype).masked_fill(padding, -1.0)
 
-    new, old, reference = filled(logps), filled(given.pop("old_logps")), filled(given.pop("ref_logps"))
-    advantages, rollout = given.pop("advantages").to(dtype), given.pop("rollout_is_weights")
+    new, old, reference = filled("logps"), filled("old_logps"), filled("ref_logps")
+    advantages, rollout = given.pop("advantages").to(dtype), given.pop("rollout_is_weights", None)
     if advantages.shape == mask.shape:
         advantages = advantages.masked_fill(padding, 0.0)
     weights = advantages if rollout is None else advantages * rollout.to(dtype)
@@ -216,99 +226,26 @@ def _clean(logps: Tensor, mask: Tensor, given: dict[str, Any], positive_weight: 
     return _Batch(new, old, reference, advantages, weights, mask, padding, given)
 
 
-def rollout_weights(
-    old_logps: Tensor,
-    rollout_logps: Tensor,
-    response_mask: Tensor,
-    trust_region: Region,
-    apply: Literal["mask", "weight"] = "mask",
-) -> Tensor:
-    """Compute `rollout_is_weights`, rho = pi_old / pi_rollout, kept in bounds.
-
-    It corrects the mismatch of trainer and sampler.
-
-    mask: rho inside, 0 outside. IcePop (arXiv 2510.18855) is `Clip(0.5, 4)`, rho in [0.5, 5].
-    weight: clip(rho, low, high). TIS, min(rho, C), is `Clip(1, C - 1)`.
-
-    A band works too: the sampler's policy takes the role of the old one. A log-ratio beyond +-60 counts as that.
-
-    Args:
-        old_logps: log pi_old of the sampled tokens, by the trainer, (B, T).
-        rollout_logps: log-probabilities of the same tokens by the sampler that drew them, (B, T).
-        response_mask: (B, T), bool or 0/1.
-        trust_region: the rule for rho; of the context it is given the mask and the positions only.
-        apply: mask or weight.
-
-    Returns:
-        (B, T), detached, at least float32, 0 in padding.
-
-    Raises:
-        ValueError: shapes or dtypes that do not fit, no trust region, or one that needs more context.
-    """
-    if apply not in ("mask", "weight"):
-        raise ValueError(f"apply must be 'mask' or 'weight', got {apply!r}")
-    if not isinstance(trust_region, Region):
-        raise ValueError(f"trust_region must be a trust region such as bandpo.Band(), got {trust_region!r}")
-    for name, x in (("old_logps", old_logps), ("rollout_logps", rollout_logps), ("response_mask", response_mask)):
-        if x.shape != old_logps.shape:
-            raise ValueError(f"{name} must be {_shape(old_logps)} like old_logps, got {_shape(x)}")
-        if name != "response_mask" and not x.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {x.dtype}")
-    mask = as_mask(response_mask, may_be_empty=True)
-    dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
-    old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
-    log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    try:
-        bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
-    except ValueError as error:
-        raise ValueError(
-            f"trust_region of rollout_weights is given probabilities, mask and positions only: {error}"
-        ) from error
-    clipped = bounds.clamp(log_ratio)
-    weights = clipped.exp()
-    if apply == "mask":
-        weights = torch.where((clipped == log_ratio) | clipped.isnan(), weights, 0.0)
-    return torch.where(mask, weights, 0.0)
-
-
-def _checked(logps: Tensor, response_mask: Tensor, given: dict[str, Any]) -> dict[str, Any]:
-    """Check the inputs of one batch. Return the given ones, detached, with one number per response as (B, 1)."""
-    names = list(Known.__annotations__)
-    more: Mapping[str, Any] = given.pop("more", None) or {}
-    if not isinstance(more, Mapping):
-        raise TypeError(f"more must be a mapping of values by name, got {type(more).__name__}")
-    if taken := [x for x in more if x in Context.__dataclass_fields__]:
-        raise TypeError(f"more must not have {taken[0]!r}, a field of Context: policy_loss takes {names} itself")
-    for name in given:
-        if name not in (*names, "old_logps", "advantages", "ref_logps", "rollout_is_weights"):
-            raise TypeError(
-                f"policy_loss has no argument {name!r}{nearest(name, names)}; of the context it takes {names}, and "
-                f"others by more={{{name!r}: ...}}"
-            )
-    own = {f"more[{name!r}]": x for name, x in more.items()}
-    given |= own
-    for name, x in {"logps": logps, "response_mask": response_mask, **given}.items():
-        if not isinstance(x, Tensor):
-            if name in (*names, *own) or (x is None and name in ("ref_logps", "rollout_is_weights")):
-                continue
+def _checked(name: str, x: Any, logps: Tensor) -> Any:
+    """Check one input. Return it detached, unless it is `logps`, and (B,) as (B, 1)."""
+    if not isinstance(x, Tensor):
+        if name in _TENSORS:
             cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
-        if logps.dim() != 2:
-            packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
-            raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
-        if x.dim() == 0 and name in (*names, *own):
-            continue
-        rows, columns = logps.shape
-        if name in _OF_TOKENS and x.shape != logps.shape:
+        return x
+    if logps.dim() != 2:
+        packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
+        raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
+    rows, columns = logps.shape
+    if name in _TENSORS or x.dim():
+        if name in (*_TENSORS, *_ENTROPIES) and name != "advantages" and x.shape != logps.shape:
             raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
         if x.shape not in ((rows, columns), (rows, 1), (rows,)):
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
-        if name not in ("response_mask", *own) and not x.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {x.dtype}")
-    is_row = {name: isinstance(x, Tensor) and x.dim() == 1 for name, x in given.items()}
-    detached = {name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in given.items()}
-    found = {name: x[:, None] if is_row[name] else x for name, x in detached.items()}
-    return found | {"more": {name: found.pop(of) for name, of in zip(more, own, strict=True)}}
+    if name in (*_TENSORS, *_ENTROPIES) and name != "response_mask" and not x.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {x.dtype}")
+    x = x.detach() if x.requires_grad and x is not logps else x
+    return x[:, None] if x.dim() == 1 else x
 
 
 def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:

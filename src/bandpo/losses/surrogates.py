@@ -42,7 +42,7 @@ MAX_LOG_RATIO = 60.0
 
 
 class Application(Node, ABC, family="apply"):
-    """An application that has numbers: frozen, hashable, and a config node.
+    """Hold the numbers of an application. It is a config node, as {type: preserve, low: 0.5, high: 1}.
 
     Attributes:
         has_bounds: False where it takes the place of an interval; its weight is then of A, at every ratio.
@@ -59,8 +59,7 @@ class Application(Node, ABC, family="apply"):
 class Preserve(Application):
     """Keep a share of the bound's gradient (CE-GPPO, arXiv 2509.20712). It is `low` below and `high` above.
 
-    The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip. In YAML
-    `{type: preserve, low: 0.5, high: 1.0}`. Raises ValueError unless both are at least 0 and finite.
+    The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip.
     """
 
     kind: ClassVar[str] = "preserve"
@@ -69,7 +68,6 @@ class Preserve(Application):
     high: float
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return beta bound / r."""
         kept = torch.exp(edge - s)
         return torch.where(up, self.high * kept, self.low * kept)
 
@@ -78,8 +76,7 @@ class Preserve(Application):
 class Decay(Application):
     """Weigh a token outside by a power of its distance (DGPO, arXiv 2603.14389).
 
-    The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`. In YAML
-    `{type: decay, low: 1, high: 0.5}`. Raises ValueError unless both powers are positive and finite.
+    The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`.
     """
 
     kind: ClassVar[str] = "decay"
@@ -88,7 +85,6 @@ class Decay(Application):
     high: float = 0.5
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return (bound / r)^high above, (r / bound)^low below."""
         return torch.exp(torch.where(up, self.high * (edge - s), self.low * (s - edge)))
 
 
@@ -97,8 +93,7 @@ class Sapo(Application):
     """Gate every token softly, without bounds (SAPO, arXiv 2511.20347).
 
     tau is `tau_positive` where A >= 0 and `tau_negative` elsewhere; log r counts as at most 20, as in verl. An
-    `Objective` of it has no rule: `Objective(Clip(1, inf), apply=Sapo())`. In YAML `{type: sapo, tau_positive: 1,
-    tau_negative: 1.05}`; the defaults are those of TRL and verl. Raises ValueError unless both are positive and finite.
+    `Objective` of it has no rule: `Objective(Clip(1, inf), apply=Sapo())`. The defaults are those of TRL and verl.
     """
 
     kind: ClassVar[str] = "sapo"
@@ -108,7 +103,6 @@ class Sapo(Application):
     tau_negative: float = 1.05
 
     def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return (4 / tau) sigmoid(tau (r - 1))."""
         tau = torch.where(up, s.new_full((), self.tau_positive), s.new_full((), self.tau_negative))
         return 4 / tau * torch.sigmoid(tau * _moved(s.clamp(max=_HIGHEST)))
 
@@ -118,8 +112,7 @@ class Vespo(Application):
     """Weigh log pi by r^k e^(lambda (1 - r)) (VESPO, arXiv 2602.10693).
 
     The weight is detached, and there are no bounds. The value is the weight times A. The paper has r of a response, and
-    the defaults: `Objective(Clip(1, inf), apply=Vespo(), ratio="sequence")`; in YAML `{type: vespo}`. Raises ValueError
-    unless all are positive and finite.
+    the defaults: `Objective(Clip(1, inf), apply=Vespo(), ratio="sequence")`.
     """
 
     kind: ClassVar[str] = "vespo"
@@ -249,8 +242,7 @@ def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
     if len(pair) != 2 or not all(isinstance(each, Application) or each in known for each in pair):
         raise ValueError(
             f"apply must be one of {list(known)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
-            f"YAML), Decay(low, high), Sapo(tau_positive, tau_negative), Vespo(), or a pair of them for A >= 0 and "
-            f"A < 0, got {apply!r}"
+            f"YAML), Decay(), Sapo(), Vespo(), or a pair of them for A >= 0 and A < 0, got {apply!r}"
         )
     if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
         raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Law, Part, Region, check_part
+from .base import Context, Law, Region, check_part
 from .control import Controlled
 from .rules import Band
 
@@ -39,8 +39,6 @@ class Tilt(TokenLaw):
     - entropy: of the old policy there, in nats (context.old_entropies);
     - surprise: -log p, in nats, so that the weight is p^-gain;
     - position: the share of the response before the token, from 0 to nearly 1.
-
-    Raises ValueError for another quantity, a gain that is not finite, or a limit that is not above 1.
     """
 
     kind: ClassVar[str] = "tilt"
@@ -56,17 +54,14 @@ class Tilt(TokenLaw):
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return the names of the fields that the quantity needs."""
         return QUANTITIES[self.of]
 
     @property
     def label(self) -> str:
-        """Return the quantity, the gain, and a limit that is not the usual one."""
         within = f" within {self.limit}" if self.limit != Tilt.limit else ""
         return f"{self.of} {self.gain:+g}{within}"
 
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return exp(gain x) within the limits."""
         x, *mask = [context.require(name, self) for name in self.needs] or [-old_logps.clamp(max=0)]
         if mask:
             x = x / mask[0].sum(-1, keepdim=True).clamp(min=1)
@@ -116,12 +111,10 @@ class Adaptive(Region):
             raise ValueError(f"region of Adaptive must be a Band, may be Controlled, got {self.region!r}")
 
     def needed(self) -> dict[str, str]:
-        """List the inputs of the law, too."""
         return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
 
-    def cases(self) -> list[Part]:
-        """List the band of the mean radius."""
-        return [Part("a token of mean weight", self.region)]
+    def cases(self) -> dict[str, Region]:
+        return {"a token of mean weight": self.region}
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
         """Return w of each token, (B, T), before the mean is taken. Padding does not matter."""
@@ -138,7 +131,6 @@ class Adaptive(Region):
         return torch.stack([torch.where(counted, weights, 0.0).sum(), counted.sum().to(weights.dtype)])
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return `band_bounds` with the radius of each token."""
         context, band = context or Context(), self.region
         if isinstance(band, Controlled):
             band = band.at(context.require("controlled", band))

@@ -1,8 +1,8 @@
 """Define a trust region: a rule that makes `Bounds` of old log-probabilities.
 
 A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
-`{type: band, divergence: kl, delta: 0.05}`. A rule answers for itself: its label, what it needs to see, its free
-number, its cases.
+`{type: band, divergence: kl, delta: 0.05}`. A rule answers for itself: its label, what it needs to see, its
+cases.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from torch import Tensor
 
@@ -57,27 +57,13 @@ class Context:
         """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
         name, value = type(rule).__name__, self.more.get(field, getattr(self, field, None))
         if field not in rule.needs:
-            raise ValueError(
-                f"{name} asks for context.{field}, which its needs do not name; write "
-                f"needs: ClassVar[tuple[str, ...]] = ({field!r},)"
-            )
+            raise ValueError(f"{name} asks for context.{field}; write needs: ClassVar[tuple[str, ...]] = ({field!r},)")
         if value is None:
             what = f"{field}=..." if hasattr(self, field) else f"more={{{field!r}: ...}}"
             raise ValueError(
                 f"{name} needs context.{field}, which was not given; pass {what} to policy_loss, or a Context({what})"
             )
         return value
-
-
-class Known(TypedDict, total=False):
-    """Name the fields of `Context` that a loss cannot make of its own tensors."""
-
-    entropies: Tensor | None
-    old_entropies: Tensor | None
-    step: int | None
-    mean_weight: float | Tensor | None
-    controlled: float | None
-    more: Mapping[str, Any]
 
 
 class Node:
@@ -145,14 +131,6 @@ def _shown(value: Any) -> str:
     return f"({value.label})" if any(isinstance(each, Node) for _, each in places(value)) else value.label
 
 
-class Part(NamedTuple):
-    """Name a rule that another one is in some case."""
-
-    when: str
-    region: Region
-    sign: int | None = None  # of advantages A >= 0 alone: 0; of A < 0: 1
-
-
 class Region(Node, ABC, family="trust region"):
     """Bound each token's log-ratio; derive from it and write `bounds`. A frozen dataclass with a `kind` has a config
     node too.
@@ -161,44 +139,23 @@ class Region(Node, ABC, family="trust region"):
         is_of_single_tokens: True where the tokens of a response have bounds of their own by more than their
             probability: such a rule is not for ratios of whole responses.
         sees_probability: False where bounds are the same for every old probability if those of the rules in it are.
-        stopped_by: what stops a token, in one word.
     """
 
     is_of_single_tokens: ClassVar[bool] = False
     sees_probability: ClassVar[bool] = True
-    stopped_by: ClassVar[str] = "rule"
 
     @abstractmethod
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Make each token's interval of the log-ratio. It is detached, like `old_logps`, in at least float32."""
-
-    def contains(self, log_ratio: Tensor, old_logps: Tensor, context: Context | None = None) -> Tensor:
-        """Say where the log-ratio is inside `bounds`. For gradients this is all that matters."""
-        return self.bounds(old_logps, context).contains(log_ratio)
 
     def needed(self) -> dict[str, str]:
         """List the fields of `Context` that it and its parts ask for. Each has the name of the rule that asks."""
         found = {name: of for _, part in parts_of(self) for name, of in part.needed().items()}
         return found | dict.fromkeys(self.needs, type(self).__name__)
 
-    @property
-    def free(self) -> tuple[str, ...]:
-        """Name the fields that are the rule's one number, which `calibrate` finds. It is () if that is not clear.
-
-        They are the first part's, as `region.delta` or `regions.0.delta`; else `delta`; else the only number.
-        """
-        for place, part in parts_of(self):
-            return tuple(f"{place}.{each}" for each in part.free)
-        numbers = [place for place, value in places(self) if isinstance(value, float)]
-        return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Find the number of these fields from which on each token is inside. None where there is no formula."""
-        return None
-
-    def cases(self) -> list[Part]:
-        """List the rules that it is in each case. It is empty where it is one rule that asks for p alone."""
-        return []
+    def cases(self) -> dict[str, Region]:
+        """Name the rule that it is in each case. It is empty where it is one rule that asks for p alone."""
+        return {}
 
     def doubt(self) -> str:
         """Say where its numbers look like others that were meant; else nothing."""
@@ -267,12 +224,9 @@ def _plain(value: Any) -> Any:
     return value.to_config() if hasattr(value, "to_config") else value
 
 
-def check_part(thing: object, *names: str, of: type[Node] = Region) -> None:
-    """Check fields that hold a rule each, or a law."""
-    for name in names:
-        value = getattr(thing, name)
-        if isinstance(value, of):
-            continue
+def check_part(thing: object, name: str, of: type[Node] = Region) -> None:
+    """Check a field that holds a rule, or a law."""
+    if not isinstance(value := getattr(thing, name), of):
         known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
         what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
         raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Part, Region, given, parts_of
+from .base import Context, Region, given, parts_of
 from .rules import Band, Clip
 
 __all__ = ["ByProbability", "BySign", "Capped", "Intersect", "Relaxed", "Union"]
@@ -32,7 +32,6 @@ class Pair(Region, ABC):
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.minimum, torch.maximum
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return one of the two lower bounds, and one of the two upper ones."""
         a, b = (getattr(self, name).bounds(old_logps, context) for name in given(self))
         lower, upper = self.ends
         return Bounds(lower(a.log_low, b.log_low), upper(a.log_high, b.log_high))
@@ -78,7 +77,6 @@ class Relaxed(Pair):
 
     @property
     def label(self) -> str:
-        """Return the paper's name if the rule is the paper's."""
         is_papers = self.outer == Clip(0.2, 0.28) and isinstance(self.inner, Band)
         return f"Relaxed {self.inner.label}" if is_papers else super().label
 
@@ -91,7 +89,6 @@ class Choice(Region, ABC):
         """Return what decides; where it is NaN, so are the bounds."""
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the token's rule."""
         old_logps = old_logps.detach().to(output_dtype(old_logps))
         x = self.quantity(old_logps, context or Context())
         old = torch.where(x.isnan(), torch.nan, old_logps)
@@ -104,7 +101,7 @@ class ByProbability(Choice):
     """Take one rule for rare tokens, p <= threshold, and another for likely ones.
 
     The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
-    counts the tail, and GRPO's clip elsewhere. Raises ValueError unless threshold is in (0, 1).
+    counts the tail, and GRPO's clip elsewhere.
     """
 
     kind: ClassVar[str] = "by_probability"
@@ -115,7 +112,6 @@ class ByProbability(Choice):
     above: Region
 
     def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return log(p / threshold)."""
         return old_logps - math.log(self.threshold)
 
 
@@ -129,14 +125,12 @@ class Capped(Region):
 
     kind: ClassVar[str] = "capped"
     words: ClassVar[str] = "{region} cap {max_ratio}"
-    stopped_by: ClassVar[str] = "cap"
     sees_probability: ClassVar[bool] = False
     limits: ClassVar[Mapping[str, str]] = {"max_ratio": "(1, inf)"}
     region: Region
     max_ratio: float = 10.0
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return r_low and min(r_high, max_ratio)."""
         inner = self.region.bounds(old_logps, context)
         return Bounds(inner.log_low, inner.log_high.clamp(max=math.log(self.max_ratio)))
 
@@ -157,9 +151,7 @@ class BySign(Choice):
     negative: Region
 
     def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
-        """Return -A."""
         return -context.require("advantages", self)
 
-    def cases(self) -> list[Part]:
-        """List one for each sign."""
-        return [Part("A >= 0", self.positive, 0), Part("A < 0", self.negative, 1)]
+    def cases(self) -> dict[str, Region]:
+        return {"A >= 0": self.positive, "A < 0": self.negative}

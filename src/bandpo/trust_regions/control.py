@@ -19,7 +19,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..errors import nearest
 from ..numerics import listed, made_to_last
-from .base import Context, Law, Part, Region, check_number, check_part, given
+from .base import Context, Law, Region, check_number, check_part, given
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
 
@@ -64,8 +64,6 @@ class Quantile(ControlLaw):
     P(token outside the bounds of v) = target. The idea is SAT's (arXiv 2607.18722). If the measurement changes by the
     share S for each share of the number, `smoothing` is 0.9 and the answer comes within three steps, it is stable while
     gain target S < 0.3.
-
-    Raises ValueError unless gain is positive and finite.
     """
 
     kind: ClassVar[str] = "quantile"
@@ -170,14 +168,12 @@ class Controlled(Region):
         return dataclasses.replace(cast(Any, self.region), **dict.fromkeys(listed(self.parameter), value))
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule whose number is context.controlled."""
         context = context or Context()
         return self.at(context.require("controlled", self)).bounds(old_logps, context)
 
-    def cases(self) -> list[Part]:
-        """List it at both limits."""
+    def cases(self) -> dict[str, Region]:
         names = " = ".join(listed(self.parameter))
-        return [Part(f"at {names} = {value:g}", self.at(value)) for value in (self.low, self.high)]
+        return {f"at {names} = {value:g}": self.at(value) for value in (self.low, self.high)}
 
     def start(self) -> State:
         """Return the first state, a dict of floats. It has "value", "measured" and what the law remembers."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -113,11 +111,9 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the module does when it is imported
         # Only `bandpo train` looks there by itself: the working directory may be a stranger's folder.
-        hint = f"; with PYTHONPATH=. before the command {name!r} is looked for in the working directory too"
-        shown = isinstance(error, ModuleNotFoundError) and os.getcwd() not in sys.path  # noqa: PTH109
-        raise ValueError(
-            f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint if shown else ''}"
-        ) from error
+        hint = "; with PYTHONPATH=. before the command the working directory is looked in too"
+        hint = hint if isinstance(error, ModuleNotFoundError) else ""
+        raise ValueError(f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
     found = classes.get(of_class)
     if found is None or not dataclasses.is_dataclass(found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..band.divergences import Divergence, divergence
-from ..band.operator import band_bounds, divergence_at
+from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 from .base import EXAMPLE, Context, Region, check_number
@@ -24,13 +24,11 @@ __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 class Clip(Region):
     """Keep r within [1 - eps_low, 1 + eps_high], as PPO and GRPO. Clip-Higher (arXiv 2503.14476) has a larger eps_high.
 
-    `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `apply="weight"` is REINFORCE. Raises
-    ValueError unless 0 <= eps_low <= 1 and eps_high >= 0.
+    `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `apply="weight"` is REINFORCE.
     """
 
     kind: ClassVar[str] = "clip"
     sees_probability: ClassVar[bool] = False
-    stopped_by: ClassVar[str] = "clip"
     limits: ClassVar[Mapping[str, str]] = {"eps_low": "[0, 1]", "eps_high": "[0, inf]"}
     eps_low: float = 0.2
     eps_high: float = 0.2
@@ -43,25 +41,11 @@ class Clip(Region):
 
     @property
     def label(self) -> str:
-        """Return GRPO, or Clip-Higher for DAPO's epsilons. A much wider clip is another proposal."""
         low, high = self.eps_low, self.eps_high
         name = "GRPO" if low == high else "Clip-Higher" if (low, high) == (0.2, 0.28) else "Clip"
         return {(1, math.inf): "No clip", (0, 0): "Ratio 1"}.get((low, high), f"{name} {low}/{high}")
 
-    @property
-    def free(self) -> tuple[str, ...]:
-        """Return both epsilons if they are equal, else the upper one."""
-        return ("eps_low", "eps_high") if self.eps_low == self.eps_high else ("eps_high",)
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return |r - 1|, of one side where the other epsilon stays."""
-        moved = torch.expm1(log_ratio)
-        if sorted(names) == ["eps_high", "eps_low"]:
-            return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
-        return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0)) if names == ("eps_high",) else None
-
     def doubt(self) -> str:
-        """Say where the epsilons look like the bounds of the ratio."""
         low, high = self.eps_low, self.eps_high
         if not 0.5 <= low < 1 < high <= 2:
             return ""
@@ -77,19 +61,15 @@ class DCPO(Region):
 
     r_low = 1/2 + 1/2 sqrt(max(1 - 4 eps_low / p, 0)), r_high = min(1/2 + 1/2 sqrt(1 + 4 eps_high / p), max_ratio).
     The defaults are those of the baseline in the public BandPO scripts. r_high may exceed the simplex limit 1/p.
-
-    Raises ValueError unless both epsilons are positive and finite and max_ratio > 1 (inf: no cap).
     """
 
     kind: ClassVar[str] = "dcpo"
-    stopped_by: ClassVar[str] = "DCPO"
     limits: ClassVar[Mapping[str, str]] = {"eps_low": "(0, inf)", "eps_high": "(0, inf)", "max_ratio": "(1, inf]"}
     eps_low: float = 0.16
     eps_high: float = 0.2
     max_ratio: float = 10.0
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return both ends of the class's formula."""
         unclamped = working_copy(old_logps.detach()).clamp(max=0)
         log_p = unclamped.clamp(min=LOG_P_MIN)
         odds = 4 * torch.exp(-log_p)
@@ -100,13 +80,7 @@ class DCPO(Region):
 
     @property
     def label(self) -> str:
-        """Return the epsilons, and a cap that is not the usual one."""
         return f"DCPO {self.eps_low}/{self.eps_high}" + (f" cap {self.max_ratio}" if self.max_ratio != 10 else "")
-
-    @property
-    def free(self) -> tuple[str, ...]:
-        """Return both epsilons."""
-        return "eps_low", "eps_high"
 
 
 @dataclass(frozen=True)
@@ -115,7 +89,7 @@ class RIPO(Region):
 
     sqrt(delta / p) and the default delta were checked against two summaries of the paper, not the paper. One public
     implementation keeps the ratio within [0.5, 10] too: `Intersect(RIPO(), Clip(0.5, 9))`. r_high may exceed the
-    simplex limit 1/p. Raises ValueError unless delta is positive and finite.
+    simplex limit 1/p.
     """
 
     kind: ClassVar[str] = "ripo"
@@ -123,7 +97,6 @@ class RIPO(Region):
     delta: float = 0.05
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return both ends of the class's formula."""
         log_p = working_copy(old_logps.detach()).clamp(max=0)
         log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
         log_high = torch.logaddexp(log_eps, torch.zeros_like(log_eps))
@@ -145,7 +118,6 @@ class Band(Region):
     """
 
     kind: ClassVar[str] = "band"
-    stopped_by: ClassVar[str] = "divergence"
     divergence: str | Divergence = "kl"
     delta: float = 0.05
     delta_low: float | None = None
@@ -160,19 +132,12 @@ class Band(Region):
                 check_number(self, name, "(0, inf]")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return `band_bounds` of these parameters."""
         return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
 
     @property
     def label(self) -> str:
-        """Return the divergence, and the radius of each side if they differ."""
         low, high = self.delta_low or self.delta, self.delta_high or self.delta
         return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return the least cost of the move."""
-        one = names == ("delta",) and self.delta_low is None and self.delta_high is None
-        return divergence_at(log_ratio, old_logps, self.divergence) if one else None
 
 
 def name_divergence(rule: Any) -> None:

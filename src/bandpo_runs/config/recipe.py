@@ -13,11 +13,12 @@ import pydantic
 import yaml
 
 from bandpo.errors import UserError, nearest
-from bandpo.files import parse_yaml, read_yaml, shortened
+from bandpo.files import parse_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.notation import label_of_objective, short_node
 from bandpo.losses.objective import Method, Objective
 
+from ..files.reading import read_yaml
 from ..toy import SCENES
 from .trust import check_mappings, secret_in
 

@@ -11,8 +11,8 @@ import yaml
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError
-from bandpo.files import checked, read_json, read_yaml
 
+from ..files.reading import checked, read_json, read_yaml
 from .recipe import RunConfig
 
 _MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)

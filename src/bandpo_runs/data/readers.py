@@ -14,8 +14,9 @@ import pyarrow
 import pyarrow.parquet
 
 from bandpo.errors import UserError
-from bandpo.files import json_line, lines_of, read_json, shortened
+from bandpo.files import json_line, lines_of, shortened
 
+from ..files.reading import read_json
 from .sources import Source
 
 Rows = Iterator[dict[str, Any]]

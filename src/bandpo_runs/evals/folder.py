@@ -25,9 +25,10 @@ import pydantic
 from typing_extensions import TypedDict
 
 from bandpo.errors import UserError
-from bandpo.files import check_text, line_of, read_json, read_json_lines
+from bandpo.files import check_text, line_of
 
 from ..data.questions import Question, fingerprint
+from ..files.reading import read_json, read_json_lines
 from ..files.writing import Appender, write_atomically
 from ..statistics.estimators import Graded
 from .samples import Key, Sample, Sampling, seed_of

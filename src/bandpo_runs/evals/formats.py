@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, nearest
-from bandpo.files import json_line, read_json
+from bandpo.files import json_line
 
 from ..data.golds import HASHES, read_gold
 from ..data.readers import file_rows
+from ..files.reading import read_json
 
 Row = Mapping[str, Any]
 

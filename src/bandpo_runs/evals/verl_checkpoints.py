@@ -13,9 +13,9 @@ import zipfile
 from pathlib import Path
 
 from bandpo.errors import UserError
-from bandpo.files import read_json
 
 from ..files.locks import locked
+from ..files.reading import read_json
 from ..files.writing import write_atomically
 from ..progress import console
 

@@ -1,1 +1,1 @@
-"""Lock files of runs, read logs that grow, and write what must survive a kill."""
+"""Lock files of runs, read files, and write what must survive a kill."""

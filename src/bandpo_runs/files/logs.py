@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, counted
-from bandpo.files import json_line, lines_of, read_json, shortened
+from bandpo.files import json_line, lines_of, shortened
 
+from .reading import read_json
 from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, rows_in, runs_of
 
 STATE = "trainer_state.json"

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bandpo.files import Lines, line_of, read_json_lines
+from bandpo.files import line_of
 
 from .locks import locked
+from .reading import Lines, read_json_lines
 
 
 def write_atomically(path: Path, content: bytes) -> None:

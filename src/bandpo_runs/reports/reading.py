@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files import checked, read_yaml
 from bandpo.losses.nodes import objective
 from bandpo.losses.objective import Objective
 from bandpo.trust_regions.base import Region
@@ -17,6 +16,7 @@ from bandpo.trust_regions.nodes import own_type
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
 from ..files.logs import files_of, logs_at, name_of, read, repetition
+from ..files.reading import checked, read_yaml
 from ..statistics.curves import Curves, by_step
 
 

@@ -18,7 +18,7 @@ from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.errors import UserError
-from bandpo.files import checked, content_of, parse_yaml, read_yaml
+from bandpo.files import parse_yaml
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
@@ -29,6 +29,7 @@ from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 from ..config.recipe import merge
 from ..config.run_folder import read_info
 from ..files.logs import Followed, is_tracked, lost_in, read
+from ..files.reading import checked, content_of, read_yaml
 from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 

@@ -1,0 +1,90 @@
+"""Read files of JSON, JSON lines and YAML, and check them by a schema.
+
+Each reader returns a value of the shape that was asked for, or raises a `UserError` of one line: the file, the line,
+the field, what is there and what is expected.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bandpo.errors import UserError
+from bandpo.files import json_line, lines_of, parse_json, parse_yaml, shortened
+
+
+def content_of(path: Path) -> bytes:
+    """Read a regular file. Raises UserError for another one."""
+    return b"".join(lines_of(path))
+
+
+def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
+    """Read a JSON document, and check it by `checked`. With `shown` refuse texts that a page cannot have."""
+    return checked(parse_json(content_of(path), str(path), shown), schema, str(path))
+
+
+class Lines(NamedTuple):
+    """Hold the `rows` of a file. `whole`: bytes of ended lines. `rest`: the line that a killed process began."""
+
+    rows: list[Any]
+    whole: int
+    rest: bytes
+
+
+def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
+    """Read JSON lines, and check each by `checked`. Raises UserError with the number of a damaged one.
+
+    Blank lines do not count. A last line without a newline counts if it is whole, but not with `ended`.
+    """
+    rows, whole = [], 0
+    for number, line in enumerate(lines_of(path), 1):
+        is_ended, where = line.endswith(b"\n"), f"{path}, line {number}"
+        if ended and not is_ended:
+            return Lines(rows, whole, line.strip())
+        try:
+            if line.strip():
+                rows.append(checked(json_line(line, where), schema, where))
+        except UserError:
+            if is_ended:
+                raise
+            return Lines(rows, whole, line)
+        whole += len(line) if is_ended else 0
+    return Lines(rows, whole, b"")
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file as `parse_yaml` does."""
+    return parse_yaml(content_of(path), str(path))
+
+
+def checked(value: Any, schema: Any, where: str) -> Any:
+    """Return a value of a schema, a type for pydantic. It is strict here: "1" does not become 1.
+
+    Raises UserError for another value, with the field, its value, shortened, and what is expected.
+    """
+    if schema == dict[str, Any]:  # pydantic need not be installed to read a log
+        if isinstance(value, dict):
+            return value
+        raise UserError(f"{where}: corrupt: names and values are expected, got {shortened(value)}")
+    import pydantic
+
+    try:
+        found = _adapter(schema).validate_python(value, strict=True)
+        return value if found == value else found  # in its own order, which pydantic changes
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]  # a wrong type of a union is an error for each member
+    members = ("int", "float", "str", "bool", "finite-float")
+    field = ".".join(str(part) for part in first["loc"] if part not in members and "[" not in str(part))
+    if first["type"] == "missing":
+        raise UserError(f"{where}: {field!r} is missing")
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    place = repr(field) if field else "corrupt: the content"
+    raise UserError(f"{where}: {place} is {shortened(first['input'])}; {expected} is expected")
+
+
+@functools.cache
+def _adapter(schema: Any) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(schema)
