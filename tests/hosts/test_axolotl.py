@@ -84,6 +84,8 @@ def test_the_options_are_those_of_bandpoconfig(ours):
     assert ours.Options(anchor="sampler").anchor == "sampler"
     with pytest.raises(ValueError, match="'old' or 'sampler'"):
         ours.Options(anchor="samplr")
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        ours.Options(tokens_share=2)
 
 
 @here

@@ -10,16 +10,16 @@ if it cannot import a plug-in or finds none.
 """
 
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from axolotl.integrations.base import BasePlugin, PluginManager  # pyright: ignore[reportMissingImports]
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from . import Anchor, objective_for
 
 TRAINER = f"{__name__}.BandPOTrainer"
-_FIELDS = {"trust_region": Any, "anchor": Anchor, "all_metrics": bool, "tokens_path": str, "tokens_share": float}
-_FIELDS |= {"stop_if_not_finite": bool}
+_FIELDS = {"trust_region": Any, "anchor": Anchor, "all_metrics": bool, "stop_if_not_finite": bool, "tokens_path": str}
+_FIELDS |= {"tokens_share": Annotated[float, Field(gt=0, le=1)]}
 Options = create_model("Options", **{name: (kind | None, None) for name, kind in _FIELDS.items()})  # pyright: ignore
 _WRONG = dict.fromkeys(("epsilon", "epsilon_high"), "trust_region replaces it; a clip is {type: clip, eps_low: ...}")
 _WRONG |= dict.fromkeys(("async_prefetch", "use_data_producer", "use_liger_loss"), "no rule acts in the loss of that")
@@ -46,16 +46,12 @@ class Plugin(BasePlugin):
         if wrong:
             raise ValueError(f"axolotl: {wrong}")
         anchor, average = cfg.get("anchor") or "old", trl.get("loss_type")
-        objective_for("axolotl", _plain(cfg.get("trust_region")), anchor=anchor, average=average)
+        objective_for("axolotl", cfg.get("trust_region"), anchor=anchor, average=average)
         cfg["trainer_cls"] = TRAINER  # one of `get_trainer_cls` would be made without the model and the rewards
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         if cfg.trainer_cls == TRAINER and not isinstance(trainer, _trainer()):
             raise ValueError(f"axolotl: remove the plug-in of {type(trainer).__name__}, which takes no trust_region")
-
-
-def _plain(node: Any) -> Any:
-    return node.to_dict() if hasattr(type(node), "to_dict") else node  # axolotl's dict seems to have any attribute
 
 
 @cache
@@ -66,7 +62,7 @@ def _trainer() -> type:  # late: between plug-ins and TRL's trainer axolotl puts
 
     def init(self: Any, *arguments: Any, args: Any, **named: Any) -> None:
         cfg = PluginManager.get_instance().cfg
-        vars(args).update({name: _plain(cfg[name]) for name in _FIELDS if cfg.get(name) is not None})
+        vars(args).update({name: cfg[name] for name in _FIELDS if cfg.get(name) is not None})
         BandPOTrainer.__init__(self, *arguments, args=args, **named)
 
     return type("BandPOTrainer", (BandPOTrainer, AxolotlGRPOTrainer), {"__init__": init})
