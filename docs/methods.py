@@ -17,14 +17,14 @@ from bandpo.losses.notation import as_python
 PAGE = Path(__file__).parent / "methods.md"
 LINES = {
     "your loop": 'bandpo.policy_loss(logps, old_logps, advantages, mask, "NAME")',
-    "[TRL](trl.md)": 'BandPOTrainer(..., trust_region="NAME")',
+    "[TRL](trl.md), [unsloth](hosts.md)": 'BandPOTrainer(..., trust_region="NAME")',
     "[verl](verl.md)": "'+actor_rollout_ref.actor.policy_loss.trust_region=NAME'",
     "[torchrl](hosts.md)": 'BandPOLoss(policy, trust_region="NAME")',
     "[Liger](hosts.md)": 'BandPOLoss(..., trust_region="NAME")',
     "[SkyRL](hosts.md)": 'register_bandpo_loss("NAME")',
     "[tinker](hosts.md)": 'bandpo_loss("NAME")',
     "[prime-rl](hosts.md)": '[trainer.loss.kwargs] trust_region = "NAME"',
-    "[Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
+    "[axolotl, Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
     "[RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
     "[torchtitan](hosts.md)": 'BandPOLoss.Config(trust_region="NAME")',
     "a recipe": "trust_region: NAME",

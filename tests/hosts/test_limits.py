@@ -259,7 +259,7 @@ NORM = bandpo.Objective(aggregation="seq-mean-token-sum-norm")
 ANCHOR = "its ratio is to the sampler's policy"
 LOOP = ANCHOR + ", which {0} does not have; call policy_loss in your own loop, "
 WRONG = [
-    *((name, Asking("entropies"), r"needs context\.entropies, which {0} .* train with TRL or verl") for name in NAMES),
+    *((name, Asking("entropies"), r"entropies, which {0} .* train with TRL or axolotl or verl") for name in NAMES),
     *((name, "gspo", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps") for name in NAMES),
     *((name, NORM, "aggregation must be None through {0}, got .*: the average is {0}'s own, ") for name in NAMES),
     *((name, "dppo", LOOP) for name in ("xtuner", "RLinf")),

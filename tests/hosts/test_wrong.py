@@ -27,7 +27,7 @@ XTUNER = "import xtuner\npolicy_loss_cfg = dict(loss_type='bandpo.integrations.x
 RLINF = "algorithm: {{loss_type: bandpo, trust_region: band, n_minibatches: {}}}\nrunner: {{task_type: {}}}\n"
 TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
-ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or verl"
+ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or verl"
 
 
 class Entropic(bandpo.Region):
@@ -120,6 +120,10 @@ RULES = [
      "aggregation must be None through SkyRL, got 'token-mean': the average is SkyRL's own, "
      "trainer.algorithm.loss_reduction, of which trainer.algorithm.loss_reduction='token_mean' is that average"),
     ("SkyRL", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor='rollout' of register_bandpo_loss"),
+    ("unsloth", Entropic(), {}, "Entropic " + ASKS),
+    ("unsloth", "gspo", {}, "'gspo': ratio must be 'token' through unsloth, got 'sequence-mean'"),
+    ("axolotl", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor: sampler"),
+    ("axolotl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through axolotl, got 0.1: the KL penalty is axolotl's"),
     ("prime-rl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through prime-rl, got 0.1: .*, kl_tau"),
 ]  # fmt: skip
 

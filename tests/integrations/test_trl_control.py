@@ -144,7 +144,7 @@ def test_training_again_begins_again(tmp_path):
 
 def test_trainers_without_a_controller_refuse_it_by_name():
     for host in HOSTS:
-        if host in ("TRL", "verl"):
+        if host in ("TRL", "axolotl", "verl"):
             assert objective_for(host, RULE).trust_region == RULE
             assert objective_for(host, MASKED) == MASKED
         else:

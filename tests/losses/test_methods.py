@@ -465,19 +465,20 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     assert main(["explain", "cispo", "--p", "0.3", "--vs", "band"]) == 0
     said = capsys.readouterr().out
     with_limits = "Trinity-RFT, xtuner, RLinf, miles, slime, torchtitan"
-    refused = f"Liger, torchrl, {with_limits}: method 'cispo': apply"
-    assert f"\nIt runs in: TRL, verl, SkyRL, tinker, prime-rl.\n  not in {refused}" in said
-    every = f"TRL, Liger, torchrl, verl, SkyRL, tinker, prime-rl, {with_limits}"
+    refused = f"unsloth, Liger, torchrl, {with_limits}: method 'cispo': apply"
+    assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl.\n  not in {refused}" in said
+    every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, {with_limits}"
     assert said.endswith(f"\nThe other one runs in: {every}.\n")
     assert main(["explain", "clip", "--p", "0.3", "--vs", "band"]) == 0
     assert capsys.readouterr().out.endswith(f"\nEither runs in: {every}.\n")
     assert main(["explain", "{type: objective, beta: 0.1}", "--p", "0.3"]) == 0
     assert "\nIt runs in: no trainer.\n  not in TRL: " in capsys.readouterr().out
     assert main(["explain", "dppo", "--p", "0.3"]) == 0
-    also = "TRL (anchor='sampler' of BandPOConfig), verl (policy_loss.anchor=sampler), SkyRL (anchor='rollout' of"
+    also = "TRL (anchor='sampler' of BandPOConfig), axolotl (anchor: sampler in its YAML), verl "
+    also += "(policy_loss.anchor=sampler), SkyRL (anchor='rollout' of"
     said = capsys.readouterr().out
     assert f"\nIt runs in: tinker, prime-rl; with the sampler as anchor also in {also} register" in said
-    assert "\n  not in Liger, xtuner, RLinf: method 'dppo'" in said
+    assert "\n  not in unsloth, Liger, xtuner, RLinf: method 'dppo'" in said
 
 
 def test_what_becomes_of_tokens_outside_is_said():
@@ -564,7 +565,7 @@ def test_the_table_says_which_trainers_run_a_method(index):
     said = {name: index.trainers(method(name)) for name in FORMULAS}
     assert said["band-kl"] == said["no-clip"] == "all"
     assert said["gspo"] == said["cispo"] == said["dis"] == said["dppo"] == "most"
-    assert said["band-entropy"] == "TRL, verl"
+    assert said["band-entropy"] == "TRL, axolotl, verl"
     assert all(said.values())
 
 

@@ -87,6 +87,8 @@ _FLAGS = (
 _SLIME = _Clamp(*_FLAGS, hides=("positions", "response_mask"), dual_clip="--eps-clip-c")  # ranks may share a response
 HOSTS = {
     "TRL": Host("beta of GRPOConfig", "loss_type", _TYPES, _SHOWN, "anchor='sampler' of BandPOConfig"),
+    "axolotl": Host("trl.beta", "trl.loss_type", _TYPES, _SHOWN, "anchor: sampler in its YAML"),
+    "unsloth": _Clamp("beta", "loss_type", _TYPES, (), hides=("positions", "response_mask"), dual_clip="delta"),
     "Liger": Host("beta", "loss_type", _TYPES, (), clamps=True),  # its log-probabilities are made after the bounds
     "torchrl": Host("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
     "verl": Host(
