@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyright: ignore
 
 from ..losses.packing import unpack
 from . import Limits, Rule
@@ -29,7 +29,7 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
             raise ValueError(f"trust_region replaces epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}")
-        args.epsilon = Replaced(f"replaced by the trust region {self._limits.region}")
+        vars(args)["epsilon"] = Replaced(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], *others: Any, **named: Any) -> Any:
