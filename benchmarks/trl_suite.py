@@ -6,11 +6,12 @@
 tests/test_grpo_trainer.py of that folder runs twice, with GRPOTrainer itself and with BandPOTrainer under the rule that
 each test's epsilons are. With `--uses 2` each batch is used twice as often, so that clips act. The models and data that
 it names are on a hub; here they are made: text models of the named architecture, two layers and random weights, with a
-tokenizer of bytes and TRL's chat template, and some lines of text. Each test then is
+tokenizer of bytes and of the words that the tests have in numbers, TRL's chat template, and some lines of text. Each
+test then is
 
     passed    under both; its trainings are compared bit for bit, weights and log
     refused   by BandPOTrainer, with its reason: settings that leave no bounds per token
-    not here  skipped or failed under GRPOTrainer too: vision models, vLLM, a GPU, token numbers of the real tokenizer
+    not here  skipped or failed under GRPOTrainer too: vision models, vLLM, a GPU, Liger
     failed    under BandPOTrainer only
 
 `--write` appends a row to benchmarks/trl_suite.csv. This file is also the plug-in that the two runs of pytest load.
@@ -26,6 +27,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -71,28 +73,43 @@ TEMPLATES = {
 }
 
 
-# What the tests have Qwen 3 say, as numbers of its tokenizer. A byte has the same number there as here.
-SAID = {
-    **{198: "\n", 220: " ", 293: " b", 314: " {", 330: ' "', 397: ">\n", 411: "out", 450: "de", 497: '",', 522: "</"},
-    **{606: "name", 788: '":', 894: " any", 927: "sh", 944: "'t", 1318: "text", 1414: " know", 1513: " don"},
-    **{2765: " won", 4913: '{"', 5212: ' {"', 5392: " tool", 6023: "hi", 6659: "call", 7692: "async", 9520: "step"},
-    **{11248: "}}\n", 13477: "crement", 14172: "tool", 16252: " increment", 16370: "arguments", 17453: "Done"},
-    **{22785: "_tool", 35744: "increment", 64648: "multiply", 93054: "_multiply", 95642: '"}}\n'},
-    **{151657: "<tool_call>", 151658: "</tool_call>"},
+# Words of the tokenizer of Qwen by the numbers that the tests have. Bytes have the same numbers here; these words get
+# the next ones, in the tests too.
+WORDS = {
+    **{151643: "<|endoftext|>", 151644: "<|im_start|>", 151645: "<|im_end|>"},
+    **{
+        151657: "<tool_call>",
+        151658: "</tool_call>",
+        11248: "}}\n",
+        95642: '"}}\n',
+        17453: "Done",
+        16252: " increment",
+    },
+    **{293: " b", 314: " {", 330: ' "', 397: ">\n", 411: "out", 450: "de", 497: '",', 522: "</", 606: "name"},
+    **{788: '":', 894: " any", 927: "sh", 944: "'t", 1318: "text", 1414: " know", 1513: " don", 2765: " won"},
+    **{4913: '{"', 5212: ' {"', 5392: " tool", 6023: "hi", 6659: "call", 7692: "async", 9520: "step", 13477: "crement"},
+    **{14172: "tool", 16370: "arguments", 22785: "_tool", 35744: "increment", 64648: "multiply", 93054: "_multiply"},
 }
+NUMBERS = {theirs: str(i) for i, theirs in enumerate(map(str, WORDS), 256)}
 
 
-def tokenizer(template: Path, wide: bool) -> Any:
-    """One token a byte; if wide, with the numbers of Qwen 3 for what its tests say."""
+def copy_tests(folder: Path, home: Path) -> None:
+    """The tests, with our numbers of the words in their rows of token numbers."""
+    shutil.copytree(folder / "tests", home / "tests")
+    text = (folder / SUITE).read_text(encoding="utf-8")
+    ours = lambda row: re.sub(r"\d+", lambda number: NUMBERS.get(number[0], number[0]), row[0])  # noqa: E731
+    (home / SUITE).write_text(re.sub(r"\[(\d+, )*\d+\]", ours, text), encoding="utf-8")
+
+
+def tokenizer(template: Path) -> Any:
+    """One token a byte, and those words."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    symbols = dict(enumerate(sorted(pre_tokenizers.ByteLevel.alphabet())))
-    symbols |= dict(enumerate(special, 151643 if wide else len(symbols)))
-    if wide:
-        symbols |= {i: text.replace(" ", "Ġ").replace("\n", "Ċ") for i, text in SAID.items()}
-    words = Tokenizer(models.BPE({symbol: i for i, symbol in symbols.items()}, []))
+    special = list(WORDS.values())[:3]
+    said = [text.replace(" ", "Ġ").replace("\n", "Ċ") for text in WORDS.values()]
+    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *said]
+    words = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(symbols)}, []))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
@@ -119,9 +136,9 @@ def make_hub(home: Path, names: list[str]) -> None:
         if not kind:
             continue
         template = next((of for begin, of in TEMPLATES.items() if found[1].startswith(begin)), "qwen2_5")
-        words = tokenizer(Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja", "Qwen3" in name)
+        words = tokenizer(Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja")
         ids = {
-            "vocab_size": 1 + max(words.get_vocab().values()),
+            "vocab_size": len(words),
             "pad_token_id": words.pad_token_id,
             "eos_token_id": words.eos_token_id,
         }
@@ -212,9 +229,7 @@ def plug_in() -> None:
     trl.GRPOTrainer = Ours
 
 
-def results(
-    folder: Path, home: Path, trainer: str, expression: str, uses: int
-) -> tuple[dict[str, str], dict[str, list[list[Any]]]]:
+def results(home: Path, trainer: str, expression: str, uses: int) -> tuple[dict[str, str], dict[str, list[list[Any]]]]:
     """What became of each test ("passed", or why not), and the trainings of each."""
     report, notes = home / f"{trainer}.xml", home / f"{trainer}.jsonl"
     own = {
@@ -228,9 +243,9 @@ def results(
     }
     options = ["-p", "trl_suite", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={report}", "-k", expression]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--disable-warnings", *options, SUITE]
-    done = subprocess.run(command, cwd=folder, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, cwd=home, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=False)
     if not report.exists():
-        raise SystemExit(f"the tests of {folder} did not run:\n{done.stdout[-2000:]}")
+        raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}")
     (home / f"{trainer}.txt").write_text(done.stdout, encoding="utf-8")
     tests = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -263,9 +278,10 @@ def main() -> None:
         print(f"note: the tests are of TRL {suite}, installed is {trl.__version__}", file=sys.stderr)
     text = (args.folder / SUITE).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as home:
+        copy_tests(args.folder, Path(home))
         make_hub(Path(home), sorted(set(re.findall(r'"(trl-internal-testing/tiny-[^"]+)"', text))))
-        theirs, before = results(args.folder, Path(home), "GRPOTrainer", args.k, args.uses)
-        ours, after = results(args.folder, Path(home), "BandPOTrainer", args.k, args.uses)
+        theirs, before = results(Path(home), "GRPOTrainer", args.k, args.uses)
+        ours, after = results(Path(home), "BandPOTrainer", args.k, args.uses)
         shown = (Path(home) / "BandPOTrainer.txt").read_text(encoding="utf-8")
     found: dict[str, dict[str, str]] = {"passed": {}, "refused": {}, "not here": {}, "failed": {}}
     for test, outcome in theirs.items():
