@@ -229,6 +229,13 @@ def plug_in() -> None:
     trl.GRPOTrainer = Ours
 
 
+def pytest_runtest_setup() -> None:
+    """Seed each test: one draws the weights of a LoRA by itself."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 def results(home: Path, trainer: str, expression: str, uses: int) -> tuple[dict[str, str], dict[str, list[list[Any]]]]:
     """What became of each test ("passed", or why not), and the trainings of each."""
     report, notes = home / f"{trainer}.xml", home / f"{trainer}.jsonl"
