@@ -27,6 +27,7 @@ LINES = {
     "[axolotl, Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
     "[RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
     "[torchtitan](hosts.md)": 'BandPOLoss.Config(trust_region="NAME")',
+    "[AsyncGRPO](trl.md)": 'AsyncBandPOTrainer(..., trust_region="NAME")',
     "a recipe": "trust_region: NAME",
     "the command line": "bandpo explain NAME",
 }

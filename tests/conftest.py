@@ -7,6 +7,7 @@ import torch
 
 # readline, which pytest imports, hands 80 to all processes that are started then, xdist's workers among them.
 os.environ.pop("COLUMNS", None)
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # what is imported from trl.experimental would warn
 
 torch.set_num_threads(1)  # on small tensors, threads mostly wait for each other
 

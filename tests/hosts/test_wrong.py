@@ -26,8 +26,9 @@ TRINITY = "algorithm:\n  algorithm_type: grpo\n  policy_loss_fn: bandpo.integrat
 XTUNER = "import xtuner\npolicy_loss_cfg = dict(loss_type='bandpo.integrations.xtuner.loss', trust_region='grpo'{})\n"
 RLINF = "algorithm: {{loss_type: bandpo, trust_region: band, n_minibatches: {}}}\nrunner: {{task_type: {}}}\n"
 TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
+AXOLOTL = "plugins: [bandpo.integrations.axolotl.Plugin]\nrl: {1}\ntrust_region: grpo\ntrl: {{{0}}}\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
-ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or verl"
+ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or ver"
 
 
 class Entropic(bandpo.Region):
@@ -73,7 +74,7 @@ FILES = [
     ("xtuner", ".py", XTUNER.format("") + "WorkerConfig(optimizer_steps=1)\n",
      ("the ratio is 1 by design", "optimizer_steps 1", "more optimizer_steps")),
     ("RLinf", ".yaml", RLINF.format(4, "embodied"),
-     ("task_type=embodied", "RLinf has no limit per token there", "one of reasoning, coding_online_rl")),
+     ("task_type=embodied", "no rule acts in the loss of that", "one of reasoning, coding_online_rl")),
     ("RLinf", ".yaml", RLINF.format(1, "reasoning"),
      ("the ratio is 1 by design", "n_minibatches 1", "more n_minibatches")),
     ("slime", ".sh", SLIME.replace("--loss-type custom_loss", ""),
@@ -81,13 +82,23 @@ FILES = [
     ("slime", ".sh", f"{SLIME} --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 256",
      ("the ratio is 1 by design", "--global-batch-size 256", "a smaller --global-batch-size")),
     ("miles", ".sh", f"{MILES} --advantage-estimator gspo",
-     ("--advantage-estimator=gspo", "miles has no limit per token there", "one of grpo, ppo")),
+     ("--advantage-estimator=gspo", "no rule acts in the loss of that", "one of grpo, ppo")),
     ("miles", ".sh", f"{MILES} --num-steps-per-rollout 4 --eps-clip 0.3",
      ("--eps-clip=0.3", "not read by the loss bandpo", "as the trust_region")),
     ("torchtitan", ".py", TITAN.format("gspo"),
      ("ratio must be 'token' through torchtitan, got 'sequence-mean'", "clamps the ratio of each token")),
     ("torchtitan", ".py", TITAN.format("clip:0.8:1.2"),
      ("Clip(0.8, 1.2) lets the ratio go from 0.2 to 2.2", "did you mean Clip(0.2, 0.2)?")),
+    ("axolotl", ".yaml", AXOLOTL.format("epsilon_high: 0.28", "grpo"),
+     ("trl.epsilon_high=0.28", "the trust_region replaces it", "remove it; a plain clip is {type: clip")),
+    ("axolotl", ".yaml", AXOLOTL.format("use_liger_loss: true", "grpo"),
+     ("trl.use_liger_loss=True", "no rule acts in the loss of that", "one of False")),
+    ("axolotl", ".yaml", AXOLOTL.format("num_iterations: 1", "grpo"),
+     ("the ratio is 1 by design", "num_iterations 1", "more num_iterations")),
+    ("AsyncGRPO", ".py", "AsyncBandPOTrainer(model, reward, AsyncGRPOConfig(epsilon=0.3), trust_region='grpo')\n",
+     ("epsilon=0.3", "the trust_region replaces it", "remove it; a plain clip is {type: clip")),
+    ("AsyncGRPO", ".py", "AsyncBandPOTrainer(model, reward, AsyncGRPOConfig(), trust_region='gspo')\n",
+     ("ratio must be 'token' through AsyncGRPO, got 'sequence-mean'", "clamps the ratio of each token")),
     ("torchrl", ".py", "import torchrl\nBandPOLoss(policy, trust_region='grpo', clip_epsilon=0.2)\n",
      ("clip_epsilon=0.2", "bandpo's loss refuses it", "remove it")),
     ("Liger", ".py", "import liger_kernel\nBandPOLoss(trust_region='grpo', epsilon_low=0.2)\n",
@@ -123,7 +134,7 @@ RULES = [
     ("unsloth", Entropic(), {}, "Entropic " + ASKS),
     ("unsloth", "gspo", {}, "'gspo': ratio must be 'token' through unsloth, got 'sequence-mean'"),
     ("axolotl", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor: sampler"),
-    ("axolotl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through axolotl, got 0.1: the KL penalty is axolotl's"),
+    ("axolotl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through axolotl, got 0.1: .*, trl.beta"),
     ("prime-rl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through prime-rl, got 0.1: .*, kl_tau"),
 ]  # fmt: skip
 

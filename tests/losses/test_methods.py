@@ -464,7 +464,7 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", "cispo", "--p", "0.3", "--vs", "band"]) == 0
     said = capsys.readouterr().out
-    with_limits = "Trinity-RFT, xtuner, RLinf, miles, slime, torchtitan"
+    with_limits = "Trinity-RFT, xtuner, RLinf, miles, slime, torchtitan, AsyncGRPO"
     refused = f"unsloth, Liger, torchrl, {with_limits}: method 'cispo': apply"
     assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl.\n  not in {refused}" in said
     every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, {with_limits}"

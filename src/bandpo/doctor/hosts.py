@@ -46,7 +46,7 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     anchor = "sampler" if is_to_sampler else "old"
     loss: dict[str, str] = facts.get("loss", {})
     hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
-    ours = all(hold) if loss else re.search("(?i)bandpo_?loss", text) is not None
+    ours = all(hold) if loss else re.search(r"(?i)bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{wanted}" for name, wanted in loss.items())
     if ours:
@@ -56,8 +56,8 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
             yield Finding("warning", f"{dead}: not read by the loss bandpo", f"write {cure} as the trust_region")
         for name, values in facts.get("taken", {}).items():
             if refused := other({name: values}):
-                why = f"{host} has no limit per token there" if values else "the trust_region replaces it"
-                cure = f"one of {', '.join(values)}" if values else f"remove it; a plain clip is {clip} in its place"
+                why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
+                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip} in its place"
                 yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
     elif any(hold) or node is not None:
         said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
@@ -110,7 +110,7 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
     ways, again = facts.get("steps", []), facts.get("again", "?")
-    for way in ways:
+    for way in ways if get(facts.get("unless", "?")) is None else ():
         sizes = {name: get(name, own) for name, own in way.items()}
         if all(isinstance(size, int) and size > 0 for size in sizes.values()):
             steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)

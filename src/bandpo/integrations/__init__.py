@@ -108,6 +108,7 @@ HOSTS = {
     "miles": _SLIME,
     "slime": _SLIME,
     "torchtitan": _Clamp("which its losses leave out", _TOKENS, _MEAN, (), sampler="", hides=("positions",)),
+    "AsyncGRPO": _Clamp("which its loss leaves out", _TOKENS, _MEAN, (), sampler=""),
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -31,7 +32,7 @@ from ..trust_regions.control import Controlled
 from . import Rule, tell
 from .run_state import SHARE, TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer, Controller, FiniteGuard
-from .trl_settings import Instead, Replaced, is_trls_own, node_of, settle, warn_of
+from .trl_settings import SETTLED, Instead, Replaced, check_losses, is_trls_own, node_of, settle, warn_of
 
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
 MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_high_share", "cut/good_tail")
@@ -89,6 +90,9 @@ class BandPOConfig(GRPOConfig):
         elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
             cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"BandPOConfig has no {name!r}: give it to bandpo.integrations.trl.BandPOTrainer only")
+
 
 @dataclass(frozen=True)
 class _Seen(Region):
@@ -140,6 +144,7 @@ class BandPOTrainer(ContextTrainer):
         trust_region: Rule | None = None,
         **named: Any,
     ) -> None:
+        check_losses(type(self), GRPOTrainer)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
@@ -154,6 +159,8 @@ class BandPOTrainer(ContextTrainer):
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
         self.trust_region = self.objective.trust_region
+        self._settled = {name: getattr(kept, name, None) for name in SETTLED}
+        self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
         self._old_pass, self._needs_old = None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
@@ -168,7 +175,8 @@ class BandPOTrainer(ContextTrainer):
         controlled = find_one(self.trust_region, Controlled)
         self._controller = None if controlled is None else Controller(controlled)
         self._token_writer = kept.tokens_path and TokenWriter(kept.tokens_path, kept.tokens_share, kept.process_index)
-        super().__init__(model, reward_funcs, kept, *others, **named)
+        given = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, kept, *others).arguments
+        super().__init__(**given, **named)  # by name: a class in between may have arguments of its own
         self.finite_guard = FiniteGuard(self.accelerator, kept.stop_if_not_finite)
         self.add_callback(self.finite_guard)
         if self._controller is not None:
@@ -178,6 +186,9 @@ class BandPOTrainer(ContextTrainer):
         """Send nothing; TRL would tell the model hub of every run."""
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        for name, settled in self._settled.items():
+            if (now := getattr(self, name, getattr(self.args, name, None))) != settled:
+                raise ValueError(f"{name} is {now!r}, and was {settled!r} when the rule was checked: set it in args")
         kept = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         if self._replaces:

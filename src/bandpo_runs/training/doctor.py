@@ -62,7 +62,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
     host, scripts = host_of(whole := "\n".join((*rest, *files.values()))), [x for x in files if x.endswith(".py")]
-    if scripts and (host is None or any(f"{name}(" in whole for name in _CONFIGS)):
+    if scripts and (host is None or re.search(rf"\b({'|'.join(_CONFIGS)})\(", whole)):
         given = _settings([text for text in rest if text not in scripts])
         known, unknown, said = _of_script([Path(x) for x in scripts], given.keys())
         yield from said

@@ -1,0 +1,296 @@
+"""`AsyncBandPOTrainer` against TRL's own AsyncGRPOTrainer, its `compute_loss`, rows and training.
+
+What runs on a GPU or elsewhere has a stand-in: the model of a loss; in a training vLLM, which is a copy of the model at
+the start, and FlashAttention 3, which is plain attention.
+"""
+
+import collections
+import itertools
+import queue
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import trl
+from packaging.version import Version
+
+import bandpo
+import tiny
+from bandpo import Band, Clip, Objective
+from bandpo.integrations import HOSTS, trainers_that_run
+from bandpo_runs import toy
+
+if Version(trl.__version__) < Version("1.16"):
+    pytest.skip("older releases have other rows", allow_module_level=True)
+
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+from bandpo.integrations.trl_async import AsyncBandPOTrainer
+
+ON_CPU = {"use_cpu": True, "bf16": False, "activation_checkpointing": False, "report_to": "none", "disable_tqdm": True}
+RATIOS = [-3.0, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.26, 0.4, 1.5]
+DECADES = [1e-6, 1e-4, 0.01, 0.11, 0.3, 0.5, 0.9, 0.999, 0.99999]
+
+
+def samples():
+    """Responses of all old probabilities, with both signs of A; tools in some, a shared prefix, an empty one."""
+    made = torch.Generator().manual_seed(0)
+    cells = [(p, s) for p in DECADES for s in RATIOS]
+    for i, advantage in enumerate([2.0, -0.5, 1.0, -4.0, 0.0, 1.0, 1.0, -1.0]):
+        order = torch.randperm(len(cells), generator=made).tolist()
+        cut = [cells[j] for j in order[: 30 + 10 * i]]
+        mask = [0, 0, 0] + [int(i != 5 and (i % 2 == 0 or j % 4 < 3)) for j in range(len(cut))]  # the sixth is empty
+        tokens = [1, 2, 3, *torch.randint(3, 9, (len(cut),), generator=made).tolist()]
+        if i in (0, 1):
+            tokens[3:6] = [9, 10, 11]
+        yield {
+            "input_ids": torch.tensor(tokens),
+            "completion_mask": torch.tensor(mask),
+            "old_log_probs": torch.tensor([0.0] * 3 + [p for p, _ in cut]).clamp(min=1e-9).log(),
+            "ratios": [0.0] * 3 + [s for _, s in cut],
+            "advantage": advantage,
+            "group_id": i // 4,
+            "metrics": {},
+        }
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Two packed rows as TRL makes them, the shorter one padded, with the log-probabilities of their positions."""
+    given = list(samples())
+    trees = [packing.TreeRow(), packing.TreeRow()]
+    for i, sample in enumerate(given):
+        trees[i >= 5].add(sample)
+    batch = async_grpo_trainer.DataCollatorForRollout(pad_token_id=0, num_processes=2).torch_call([trees])
+    assert not batch["attention_mask"].all()
+    found = []
+    for i, tree in enumerate(trees):
+        inputs = {name: x[i : i + 1] for name, x in batch.items()}
+        length, (index, old) = (
+            int(inputs["attention_mask"].sum()),
+            (inputs[x] for x in ("token_index", "old_log_probs")),
+        )
+        kept = index >= 0
+        places = [[p - 1 for p in range(1, len(s["input_ids"])) if s["completion_mask"][p]] for s in tree.samples]
+        ratios = torch.tensor([s["ratios"][p + 1] for s, of in zip(tree.samples, places, strict=True) for p in of])
+        logps = torch.zeros(length)
+        logps[index[kept]] = (old[kept] + ratios).clamp(max=0.0)  # of a shared position the last one's
+        counts = [range(len(of)) for of in places]
+        found.append((inputs, logps, torch.tensor([*itertools.chain(*counts)])))
+    return found
+
+
+def run(cls, row, rule=None):
+    """Value and gradient of TRL's `compute_loss`, and what it logs."""
+    inputs, logps, _ = row
+    logps = logps.clone().requires_grad_()
+    trainer = object.__new__(cls)
+    device = SimpleNamespace(num_processes=2, reduce=lambda x, reduction: x, gather=lambda x: x)
+    zeros = ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s")
+    epsilon = {"epsilon_low": 0.2, "epsilon_high": 0.28}
+    vars(trainer).update(
+        {f"_step_{name}": 0.0 for name in zeros}, accelerator=device, aux_loss_enabled=False, **epsilon
+    )
+    vars(trainer).update(_metrics={"train": collections.defaultdict(list)}, current_gradient_accumulation_steps=2)
+    if rule is not None:
+        trainer._limits = bandpo.integrations.Limits("AsyncGRPO", rule, *epsilon)
+    out = SimpleNamespace(log_probs=logps[None], entropy=torch.ones_like(logps)[None])
+    loss = trainer.compute_loss(lambda **named: out, dict(inputs))
+    assert {name: getattr(trainer, name) for name in epsilon} == epsilon
+    return loss.detach(), torch.autograd.grad(loss, logps)[0], trainer._metrics["train"]
+
+
+def test_clip_is_trls_own_loss_bit_for_bit(rows):
+    for row in rows:
+        value, slope, logged = run(AsyncGRPOTrainer, row)
+        ours = run(AsyncBandPOTrainer, row, Clip(0.2, 0.28))
+        assert torch.equal(ours[0], value)
+        assert torch.equal(ours[1], slope)
+        assert ours[2] == logged
+        assert min(logged["clip_ratio/low_mean"][0], logged["clip_ratio/high_mean"][0]) > 0.05
+        assert slope.count_nonzero() > 50
+
+
+class ByPlace(bandpo.Region):
+    """A clip that narrows along a response."""
+
+    needs = ("positions",)
+
+    def bounds(self, old_logps, context=None):
+        half = 0.5 / (1 + context.positions.to(old_logps.dtype))
+        return bandpo.Bounds(-half, half)
+
+
+@pytest.mark.parametrize("region", [Band("kl", 0.05), Band("tv", 0.2), Band("chi2", 0.3), ByPlace()], ids=str)
+def test_a_rule_is_policy_loss(rows, region):
+    for row in rows:
+        inputs, logps, places = row
+        chosen = inputs["token_index"] >= 0
+        index, old, advantages = (inputs[name][chosen] for name in ("token_index", "old_log_probs", "advantages"))
+        x = logps.clone().requires_grad_()
+        rule = region
+        if isinstance(region, ByPlace):  # of each token, by its place among those of its response
+            half = 0.5 / (1 + places)
+            rule = Fixed(bandpo.Bounds(-half[None], half[None]))
+        objective = Objective(rule, aggregation="token-mean")
+        normalizer = float(inputs["global_n_tokens"]) / 2 * 2  # by ranks, by accumulated steps
+        batch = x[index][None], old[None], advantages[None], torch.ones_like(old[None])
+        expected, _ = bandpo.policy_loss(*batch, objective, normalizer=normalizer)
+        value, slope, _ = run(AsyncBandPOTrainer, row, region)
+        torch.testing.assert_close(value, expected.detach(), rtol=1e-6, atol=1e-6)
+        wanted = torch.autograd.grad(expected, x)[0]
+        torch.testing.assert_close(slope, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+        assert torch.equal(slope != 0, wanted != 0)
+        assert not torch.equal(slope, run(AsyncGRPOTrainer, row)[1])
+
+
+class Fixed(bandpo.Region):
+    def __init__(self, bounds):
+        self.made = bounds
+
+    def bounds(self, old_logps, context=None):
+        return self.made
+
+
+def test_the_epsilons_are_left_as_they_were_even_if_the_loss_raises(rows):
+    trainer = object.__new__(AsyncBandPOTrainer)
+    trainer.epsilon_low, trainer.epsilon_high, trainer.aux_loss_enabled = "as before", "as before", False
+    trainer._limits = bandpo.integrations.Limits("AsyncGRPO", None, "epsilon_low", "epsilon_high")
+    with pytest.raises(ZeroDivisionError):
+        trainer.compute_loss(lambda **named: 1 / 0, dict(rows[0][0]))
+    assert (trainer.epsilon_low, trainer.epsilon_high) == ("as before", "as before")
+
+
+class Asking(bandpo.Region):
+    needs = ("logps",)
+
+    def bounds(self, old_logps, context=None):
+        return Clip(0.2, 0.2).bounds(old_logps)
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        (Objective(Clip(0.2, 0.2), dual_clip=3.0), "dual_clip must be None through AsyncGRPO"),
+        ("gspo", "ratio must be 'token' through AsyncGRPO"),
+        (Objective(beta=0.1), "beta must be 0.0 through AsyncGRPO"),
+        (Objective(aggregation="seq-mean-token-mean"), "aggregation must be None through AsyncGRPO"),
+        (
+            Asking(),
+            "Asking needs context.logps, which AsyncGRPO does not show a rule; take another rule, or train with",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_anything_is_loaded(rule, named):
+    with pytest.raises(ValueError, match=named):
+        AsyncBandPOTrainer("no/such-model", trust_region=rule)
+
+
+def test_epsilons_are_refused(tmp_path):
+    args = AsyncGRPOConfig(str(tmp_path), epsilon_high=0.28, **ON_CPU)
+    with pytest.raises(ValueError, match=r"trust_region replaces epsilon = 0.2, epsilon_high = 0.28"):
+        AsyncBandPOTrainer("no/such-model", None, args, trust_region=Band())
+
+
+def test_the_anchor_is_always_the_samplers():
+    assert HOSTS["AsyncGRPO"].sampler == ""
+    for anchor in ("old", "sampler"):
+        assert "its ratio is to the sampler" not in trainers_that_run("dppo", anchor=anchor)["AsyncGRPO"]
+
+
+# ---- a training
+
+
+def attention(q, k, v, ends_q, ends_k, longest_q, longest_k, softmax_scale, causal, window_size):
+    """Plain attention of each segment to its own path, in place of `flash_attn_varlen_func`."""
+    assert causal
+    out = []
+    for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        size, whole = int(b - a), int(d - c)
+        mask = torch.ones(size, whole, dtype=torch.bool).tril(whole - size)
+        one, *two = (x.transpose(0, 1)[None] for x in (q[a:b], k[c:d], v[c:d]))
+        part = torch.nn.functional.scaled_dot_product_attention(one, *two, attn_mask=mask, scale=softmax_scale)
+        out.append(part[0].transpose(0, 1))
+    return torch.cat(out)
+
+
+class Worker:
+    """Gives responses of a model that stays as it was, as if it were always up to date."""
+
+    def __init__(self):
+        self.rollout_buffer, self.metrics_queue, self.model = queue.Queue(), queue.Queue(), tiny.model().eval()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def start(self, version=0):
+        for group in range(version * 4, version * 4 + 4):
+            prompt = [*torch.randint(0, toy.BASE, (4,), generator=self.generator).tolist(), toy.EQUALS]
+            made = [self.respond(prompt) for _ in range(4)]
+            scores = np.array([float(ids.count(0)) for ids, _ in made])
+            for (ids, logps), score in zip(made, scores, strict=True):
+                zeros, ones = [0] * len(prompt), [1] * len(ids)
+                advantage = (score - scores.mean()) / (scores.std() + 1e-4)
+                arrays = [np.array(x) for x in (prompt + ids, zeros + ones, zeros + logps)]
+                self.rollout_buffer.put(RolloutSample([], [], *arrays, advantage, version, group, {}))
+
+    @torch.no_grad()
+    def respond(self, prompt):
+        ids, logps = list(prompt), []
+        for _ in range(6):
+            law = self.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            ids.append(int(torch.multinomial(law.exp(), 1, generator=self.generator)))
+            logps.append(float(law[ids[-1]]))
+        return ids[len(prompt) :], logps
+
+    update_model_version = start
+
+    def stop(self):
+        pass
+
+    def check_health(self, stale_after_s):
+        raise RuntimeError("the queue is empty")
+
+
+NO_TRANSFER = SimpleNamespace(
+    init_weight_transfer=lambda: None,
+    pause=lambda: None,
+    send_weights=lambda weights: collections.deque(weights, maxlen=0),
+    resume=lambda: None,
+    destroy=lambda: None,
+)
+
+
+def train(cls, folder, **rule):
+    tiny.model().save_pretrained(folder)
+    args = {"per_device_train_batch_size": 16, "max_steps": 8, "learning_rate": 5e-3, "num_generations": 4}
+    trainer = cls(
+        str(folder),
+        tiny.count_a,
+        AsyncGRPOConfig(str(folder), token_budget=0, save_strategy="no", **ON_CPU, **args),
+        tiny.rows(),
+        toy.tokenizer(),
+        rollout_worker=Worker(),
+        weight_transfer=NO_TRANSFER,
+        **rule,
+    )
+    trainer.train()
+    return trainer
+
+
+def test_a_training_under_clip_is_trls_own_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=attention))
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # it asks for a GPU's name
+    theirs = train(AsyncGRPOTrainer, tmp_path)
+    clip = train(AsyncBandPOTrainer, tmp_path, trust_region=Clip(0.2, 0.2))
+    band = train(AsyncBandPOTrainer, tmp_path, trust_region=Band("kl", 0.05))
+    logs = [
+        [{name: x for name, x in row.items() if "_ratio/" in name or name in ("loss", "kl", "ratio")} for row in log]
+        for log in (trainer.state.log_history for trainer in (theirs, clip, band))
+    ]
+    assert logs[0] == logs[1] != logs[2]
+    assert max(row.get("clip_ratio/region_mean", 0.0) for row in logs[0]) > 0.02
+    weights = [list(trainer.model.parameters()) for trainer in (theirs, clip, band)]
+    assert all(map(torch.equal, weights[0], weights[1]))
+    assert not all(map(torch.equal, weights[0], weights[2]))
+    assert clip.args.to_dict()["epsilon"] == "replaced by the trust region Clip(eps_low=0.2, eps_high=0.2)"

@@ -1,0 +1,200 @@
+"""Subclasses of GRPOTrainer under BandPOTrainer, by two bases; what is set after construction; other trainers."""
+
+import copy
+import functools
+import importlib
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from packaging.version import Version
+from test_trl import build, clipped_shares, full, history, join, leave, same_weights, train
+from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
+
+import tiny
+from bandpo import Band, Clip, Objective
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+
+NOT_KNOWN = r"\.{} is not known to clamp the ratio .*: it must call super\(\)\.{} for that"
+
+
+class Theirs(GRPOTrainer):
+    """Arguments, rewards, advantages of each token and a loss of its own, around TRL's."""
+
+    def __init__(self, model, reward_funcs, args=None, *, weight, **named):
+        super().__init__(model, reward_funcs, args=args, **named)
+        self.weight = weight
+
+    def _generate_and_score_completions(self, inputs):
+        outputs = super()._generate_and_score_completions(inputs)
+        slope = torch.linspace(0.5, 1.0, outputs["completion_mask"].shape[1])
+        return outputs | {"advantages": outputs["advantages"][:, None] * slope}
+
+    def _compute_loss(self, model, inputs):
+        return self.weight * super()._compute_loss(model, inputs)
+
+
+class Ours(BandPOTrainer, Theirs):
+    pass
+
+
+@pytest.mark.parametrize("rule", [Clip(0.2, 0.2), Objective(Clip(0.2, 0.2), dual_clip=1e6)], ids=["clamp", "loss"])
+def test_a_trainer_of_two_bases_is_theirs_under_a_rule(tmp_path, rule):
+    given = {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(), "processing_class": tiny.toy.tokenizer()}
+    theirs = Theirs(tiny.model(), args=tiny.settings(tmp_path, max_grad_norm=1e9), weight=2.0, **given)
+    theirs.train()
+    ours = train(functools.partial(Ours, weight=2.0), full(tmp_path, max_grad_norm=1e9), rule)
+    plain = train(BandPOTrainer, full(tmp_path, max_grad_norm=1e9), Clip(0.2, 0.2))
+    band = train(functools.partial(Ours, weight=2.0), full(tmp_path, max_grad_norm=1e9), Band("kl", 0.05))
+    assert min(clipped_shares(ours)) > 0.02
+    if isinstance(rule, Clip):
+        assert history(ours) == history(theirs)
+        assert same_weights(ours, theirs)
+    for mine, its in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-5)
+    assert not same_weights(plain, theirs)
+    assert not same_weights(band, theirs)
+
+
+def test_positional_arguments_are_trls(tmp_path):
+    with pytest.raises(TypeError, match=r"multiple values for .*train_dataset"):
+        build(BandPOTrainer, tiny.settings(tmp_path), Band(), train_dataset=tiny.rows())
+    with pytest.raises(TypeError, match="weight"):  # of Theirs, which needs it
+        build(Ours, tiny.settings(tmp_path), Band())
+
+
+class Other(GRPOTrainer):
+    """A loss that is not around TRL's."""
+
+    def _compute_loss(self, model, inputs):
+        return self._get_per_token_logps_and_entropies(model, *inputs)[0].sum()
+
+
+class Loss(GRPOTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(**inputs).loss
+
+
+@pytest.mark.parametrize(("theirs", "name"), [(Other, "_compute_loss"), (Loss, "compute_loss")])
+@pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
+def test_a_loss_that_is_not_trls_is_refused_by_name_before_anything_is_loaded(tmp_path, theirs, name, first):
+    bases = (theirs, BandPOTrainer) if first else (BandPOTrainer, theirs)
+    made = type("Made", bases, {})
+    with pytest.raises(ValueError, match="^" + theirs.__name__ + NOT_KNOWN.format(name, name)):
+        build(made, tiny.settings(tmp_path), Band(), "no/such-model")
+
+
+def test_a_loss_in_front_of_ours_must_call_it(tmp_path):
+    class Mine(BandPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return GRPOTrainer._compute_loss(self, model, inputs)
+
+    with pytest.raises(ValueError, match="^Mine" + NOT_KNOWN.format("_compute_loss", "_compute_loss")):
+        build(Mine, tiny.settings(tmp_path), Band(), "no/such-model")
+
+
+# Every subclass of GRPOTrainer that comes with TRL.
+FOLDER = Path(trl.__file__).parent / "experimental"
+FOUND = [
+    (".".join(["trl", "experimental", *path.relative_to(FOLDER).with_suffix("").parts]), name)
+    for path in sorted(FOLDER.rglob("*.py"))
+    for name in re.findall(r"^class (\w+)\(_?GRPOTrainer\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.skipif(Version(trl.__version__) < Version("1.16"), reason="older releases have others")
+def test_trl_has_one_subclass():
+    assert [name for _, name in FOUND] == ["GMPOTrainer"]
+
+
+@pytest.mark.parametrize(("module", "name"), FOUND)
+def test_each_subclass_of_trl_works_or_is_refused(tmp_path, module, name):
+    """GMPO's epsilons are those of a log-ratio. What has no loss of its own trains."""
+    theirs = getattr(importlib.import_module(module), name)
+    made = type("Made", (BandPOTrainer, theirs), {})
+    own = {"_compute_loss", "compute_loss"} & vars(theirs).keys()
+    if own:
+        with pytest.raises(ValueError, match=f"^{name}{NOT_KNOWN.format(*own, *own)}"):
+            build(made, tiny.settings(tmp_path), Band(), "no/such-model")
+        return
+    config = getattr(importlib.import_module(module.rpartition(".")[0]), name.replace("Trainer", "Config"))
+    settings = functools.partial(tiny.settings, tmp_path, config, max_steps=8)
+    model, named = tiny.model, {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows()}
+    named |= {"processing_class": tiny.toy.tokenizer()}
+    trainers = [theirs(model=model(), args=settings(), **named)]
+    trainers += [made(model=model(), args=settings(), trust_region=Clip(0.2, 0.2), **named)]
+    for trainer in trainers:
+        trainer.train()
+    assert same_weights(*trainers)
+
+
+LATE = [
+    ("loss_type", "sapo"),
+    ("loss_type", "grpo"),
+    ("importance_sampling_level", "sequence"),
+    ("temperature", 0.5),
+    ("epsilon_low", 5.0),
+    ("epsilon_high", 0.28),
+]
+
+
+@pytest.mark.parametrize("cls", [BandPOTrainer, functools.partial(Ours, weight=1.0)], ids=["ours", "two bases"])
+@pytest.mark.parametrize(("name", "value"), LATE)
+def test_a_setting_that_is_changed_later_is_noticed_at_the_first_loss(tmp_path, cls, name, value):
+    trainer = build(cls, tiny.settings(tmp_path), Band())
+    setattr(trainer, name, value)
+    with pytest.raises(ValueError, match=f"^{name} is {value!r}, and was .* when the rule was checked: set it in args"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_what_a_subclass_sets_in_its_init_is_noticed_too(tmp_path):
+    class Soft(GRPOTrainer):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            self.args.delta = 1.5
+
+    trainer = build(type("Made", (BandPOTrainer, Soft), {}), tiny.settings(tmp_path), Band())
+    with pytest.raises(ValueError, match=r"^delta is 1\.5, and was None when the rule was checked: set it in args"):
+        trainer.train()
+
+
+def test_our_config_names_our_trainer_to_other_trainers(tmp_path):
+    args = tiny.settings(tmp_path, BandPOConfig, trust_region="band-kl")
+    with pytest.raises(AttributeError, match=r"^BandPOConfig has no '.*': give it to bandpo.*\.trl\.BandPOTrainer"):
+        build(RLOOTrainer, args)
+    build(RLOOTrainer, tiny.settings(tmp_path, RLOOConfig, beta=0.0))
+    assert not hasattr(args, "normalize_advantages")
+    assert pickle.loads(pickle.dumps(args)) == copy.deepcopy(args) == args
+
+
+def in_two_processes(rank, folder, cls, rule):
+    join(rank, folder)
+    more = {} if rule is None else {"trust_region": rule}
+    args = tiny.settings(folder, per_device_train_batch_size=8, beta=0.04, ddp_find_unused_parameters=False)
+    start = f"{folder}/start"  # TRL loads the reference model from where the model came from
+    trainer = cls(start, tiny.count_a, args, tiny.rows(), processing_class=tiny.toy.tokenizer(), **more)
+    trainer.train()
+    assert torch.distributed.get_world_size() == 2
+    clipped = sum(row.get("clip_ratio/region_mean", 0.0) for row in trainer.state.log_history)
+    torch.save((clipped, list(trainer.accelerator.unwrap_model(trainer.model).parameters())), f"{folder}/{rank}.pt")
+    leave()
+
+
+@pytest.mark.slow
+def test_two_processes_have_trls_weights_under_clip_and_equal_ones(tmp_path):
+    found = []
+    for cls, rule in ((GRPOTrainer, None), (BandPOTrainer, Clip(0.2, 0.2)), (BandPOTrainer, Band("kl", 0.05))):
+        folder = tmp_path / str(len(found))
+        tiny.model().save_pretrained(folder / "start")
+        torch.multiprocessing.spawn(in_two_processes, (str(folder), cls, rule), nprocs=2)
+        (clipped, mine), (_, other) = (torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2))
+        assert all(map(torch.equal, mine, other))
+        found.append((clipped, mine))
+    (clipped, theirs), (_, clip), (_, band) = found
+    assert clipped > 0.2  # the sum over 12 steps
+    assert all(map(torch.equal, theirs, clip))
+    assert not all(map(torch.equal, theirs, band))
