@@ -123,7 +123,9 @@ class ByPlace(bandpo.Region):
         return bandpo.Bounds(-half, half)
 
 
-@pytest.mark.parametrize("region", [Band("kl", 0.05), Band("tv", 0.2), Band("chi2", 0.3), ByPlace()], ids=str)
+@pytest.mark.parametrize(
+    "region", [Band("kl", 0.05), Band("tv", 0.2), Band("chi2", 0.3), ByPlace()], ids=["kl", "tv", "chi2", "by place"]
+)
 def test_a_rule_is_policy_loss(rows, region):
     for row in rows:
         inputs, logps, places = row
