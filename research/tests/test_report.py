@@ -77,7 +77,7 @@ def test_the_table_of_rows_is_that_of_the_contests():
             error = gap.std() / len(gap) ** 0.5
             assert float(told["difference"]) == pytest.approx(gap.mean(), abs=6e-4)
             ends = [float(told[f"difference {end}"]) for end in ("low", "high")]
-            normal = [gap.mean() - 1.96 * error, gap.mean() + 1.96 * error]  # nearly: where few seeds differ it is skewed
+            normal = [gap.mean() - 1.96 * error, gap.mean() + 1.96 * error]  # it is skewed where few differ
             assert ends == pytest.approx(normal, abs=6e-4 + 0.6 * error)
         assert float(told["lost %"]) == pytest.approx(100 * np.mean(np.array(one.row["work"], float) < 0.05), abs=0.051)
 
