@@ -2,9 +2,9 @@
 
     python docs/hosts.py
 
-`run` is "real function" (of an installed package), "from its source" (its own file, with stand-ins for what that
-imports), "its formula" (written again in the test) or "read". What was only read has no result. A row without a
-module is a recipe of docs/recipes.md.
+`run` is "trained" (by its own trainer, a tiny model), "real function" (of an installed package), "from its source" (its
+own file, with stand-ins for what that imports), "its formula" (written again in the test) or "read". What was only read
+has no result. A row without a module is a recipe of docs/recipes.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from bandpo.integrations import HOSTS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
-RUN = ("real function", "from its source", "its formula", "read")
+RUN = ("trained", "real function", "from its source", "its formula", "read")
 COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`")
 
 
@@ -30,7 +30,7 @@ def table() -> str:
                     f"{row['host']}: run must be one of {RUN}, with results unless it is 'read', got {row}"
                 )
             module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
-            takes = "bounds" if not row["module"] or HOSTS[row["host"]].clamps else "gate"
+            takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
             version = row["version"] or f"commit {row['commit']}"
             results = (row["clip"], row["band"]) if row["run"] != "read" else ("not run", "not run")
             cells = (row["host"], version, module, row["hook"], takes, row["anchor"], row["average"])

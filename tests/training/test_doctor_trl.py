@@ -65,6 +65,14 @@ def test_what_is_well_is_not_blamed(settings):
     assert {f[0] for f in findings("num_iterations=2", *settings)} == {"ok"}
 
 
+@pytest.mark.parametrize("setting", ["use_vllm=true", "fsdp=full_shard", "deepspeed=zero3.json"])
+def test_what_was_only_read_is_said(setting):
+    name = setting.partition("=")[0]
+    told = [found for found in findings("num_iterations=2", "trust_region=band", setting) if found[1].startswith(name)]
+    assert [(level, "read with it, and not run" in what) for level, what, _ in told] == [("note", True)]
+    assert not any(what.startswith(name) for _, what, _ in findings("num_iterations=2", setting))
+
+
 def test_a_file_and_a_script_say_the_same(tmp_path):
     settings = {"num_iterations": 1, "trust_region": "cispo", "num_generations": 8}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))
