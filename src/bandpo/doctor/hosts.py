@@ -57,7 +57,8 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         for name, values in facts.get("taken", {}).items():
             if refused := other({name: values}):
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
-                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip} in its place"
+                allowed = ", ".join(map(str, values))
+                cure = f"one of {allowed}" if values else f"remove it; a plain clip is {clip} in its place"
                 yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
     elif any(hold) or node is not None:
         said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
