@@ -81,7 +81,8 @@ def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
 
 def test_the_anchor_can_be_a_setting(tmp_path):
     flags = f"slime {LINES} {SIZES.format(256)}"
-    assert said(tmp_path, flags, ".sh")[-1][0] == "problem"
+    level, _, cure = said(tmp_path, flags, ".sh")[-1]
+    assert (level, "or --use-rollout-logprobs, the sampler as anchor" in cure) == ("problem", True)
     assert said(tmp_path, f"{flags} --use-rollout-logprobs", ".sh")[-1][0] == "ok"
     script = "import skyrl\nrun('trainer.algorithm.policy_loss_type=bandpo')\nregister_bandpo_loss('dppo'{})\n"
     refused, taken = (said(tmp_path, script.format(more), ".py")[0] for more in ("", ", anchor='rollout'"))
@@ -91,6 +92,15 @@ def test_the_anchor_can_be_a_setting(tmp_path):
         "set anchor='rollout' of register_bandpo_loss",
     )
     assert taken[0] == "ok"
+
+
+def test_a_rule_without_its_loss_is_told_what_to_write(tmp_path):
+    for text, suffix, cure in (
+        (f"rl: grpo\ntrust_region: {NODE}\n", ".yaml", "docs/hosts.md"),
+        ("[trainer.loss]\ntype = 'custom'\nkwargs = {trust_region = 'dppo'}\n", ".toml", "loss.type=custom"),
+    ):
+        level, what, written = said(tmp_path, text, suffix)[0]
+        assert (level, "no option is read" in what, written.startswith(cure)) == ("problem", True, True)
 
 
 def test_a_file_of_the_rule_stands_beside_the_script(tmp_path):
