@@ -50,6 +50,16 @@ def test_the_papers_three_curves_come_from_verls_sums(tmp_path):
     np.testing.assert_allclose(PANEL["cut/fraction"].curve(run), [1.7, 1.7])
 
 
+def test_runs_validated_on_other_data_and_sample_counts_have_panels_for_what_they_have(tmp_path):
+    logs, aime = [], {"aime/acc/mean@8": 0.5, "aime/acc/best@8/mean": 0.6}
+    for name, held_out in (("a", aime), ("b", {"math/acc/mean@4": 0.25})):
+        data = {"critic/score/mean": 0.25} | {f"val-core/{key}": value for key, value in held_out.items()}
+        logs.append(write_lines(tmp_path / f"{name}.jsonl", [{"step": step, "data": data} for step in (1, 2)]))
+    page = page_of(tmp_path, *logs)
+    shown = ("aime mean@8", "aime best@8 (verl)", "math mean@4", "aime mean@4", "math mean@8")
+    assert [name in page for name in shown] == [True, True, True, False, False]
+
+
 def test_the_clip_rate_of_bandpo_trainer_is_the_sum_of_its_sides(tmp_path):
     sides = {"bandpo/clip/high_fraction": 0.03, "bandpo/clip/low_fraction": 0.02, "bandpo/clip/tail_high_share": 0.4}
     write_state(tmp_path / "out", [trls(1, **sides), {"step": 1, "eval_reward": 3.0}], most=1, now=1)

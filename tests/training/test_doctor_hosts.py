@@ -81,7 +81,8 @@ def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
 
 def test_the_anchor_can_be_a_setting(tmp_path):
     flags = f"slime {LINES} {SIZES.format(256)}"
-    assert said(tmp_path, flags, ".sh")[-1][0] == "problem"
+    level, _, cure = said(tmp_path, flags, ".sh")[-1]
+    assert (level, "or --use-rollout-logprobs, the sampler as anchor" in cure) == ("problem", True)
     assert said(tmp_path, f"{flags} --use-rollout-logprobs", ".sh")[-1][0] == "ok"
     script = "import skyrl\nrun('trainer.algorithm.policy_loss_type=bandpo')\nregister_bandpo_loss('dppo'{})\n"
     refused, taken = (said(tmp_path, script.format(more), ".py")[0] for more in ("", ", anchor='rollout'"))
@@ -91,6 +92,15 @@ def test_the_anchor_can_be_a_setting(tmp_path):
         "set anchor='rollout' of register_bandpo_loss",
     )
     assert taken[0] == "ok"
+
+
+def test_a_rule_without_its_loss_is_told_what_to_write(tmp_path):
+    for text, suffix, cure in (
+        (f"rl: grpo\ntrust_region: {NODE}\n", ".yaml", "docs/hosts.md"),
+        ("[trainer.loss]\ntype = 'custom'\nkwargs = {trust_region = 'dppo'}\n", ".toml", "loss.type=custom"),
+    ):
+        level, what, written = said(tmp_path, text, suffix)[0]
+        assert (level, "no option is read" in what, written.startswith(cure)) == ("problem", True, True)
 
 
 def test_a_file_of_the_rule_stands_beside_the_script(tmp_path):
@@ -185,6 +195,8 @@ LOGGED = {
     "SkyRL": {"policy/bandpo/clip/count": 2.0, "policy/bandpo/tokens": 200.0, "policy/clip_ratio": 0.5},
     "tinker": {"bandpo/clip/fraction": 0.01},
     "SkyRL's own": {"policy/clip_ratio": 0.01},
+    "SkyRL's own, of 2026": {"policy/ppo_clip_ratio": 0.01},
+    "prime-rl's own": {"is_masked/mean": 0.01},
     "slime's own": {"train/pg_clipfrac": 0.01},
 }
 
@@ -195,3 +207,18 @@ def test_a_log_of_any_trainer_says_what_share_was_stopped(tmp_path, name):
     log.write_text("".join(json.dumps({"step": i, **LOGGED[name]}) + "\n" for i in range(3)))
     (found,) = examine([str(log)])
     assert f"1 % of the tokens {'are clipped' if 'own' in name else 'are outside'}" in found.what
+    assert not found.what.startswith("cut/fraction"), "a trainer's own number goes by the trainer's name"
+
+
+def test_a_folder_and_a_chart_stand_for_the_runs_in_them(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text("{}")
+        (tmp_path / "runs" / name / "metrics.jsonl").write_text('{"step": 1, "bandpo/clip/fraction": 0.01}\n')
+    chart = tmp_path / "chart.csv"
+    chart.write_text("Step,c - actor/pg_clipfrac,d=1/2 - actor/pg_clipfrac\n1,0.01,0.01\n")
+    for given, runs in ((tmp_path / "runs", ["a", "b"]), (chart, ["c", "d=1-2"]), (chart / "d=1-2", [""])):
+        found = [each.what for each in examine([str(given)])]
+        assert [what.partition(": ")[0] for what in found if runs != [""]] == [run for run in runs if run]
+        assert all("1 % of the tokens are " in what for what in found), "a chart of one number does not say whose loss"
+        assert len(found) == len(runs)

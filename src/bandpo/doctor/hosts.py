@@ -48,7 +48,7 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
     ours = all(hold) if loss else re.search(r"(?i)bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
-    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{wanted}" for name, wanted in loss.items())
+    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
         if dead := other(facts.get("clip", {})):
@@ -57,8 +57,7 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         for name, values in facts.get("taken", {}).items():
             if refused := other({name: values}):
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
-                allowed = ", ".join(map(str, values))
-                cure = f"one of {allowed}" if values else f"remove it; a plain clip is {clip} in its place"
+                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}"
                 yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
     elif any(hold) or node is not None:
         said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
@@ -68,7 +67,7 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
         what = f", and its limits ({limits}) are {facts.get('clip_is', 'distances from 1, as in Clip')}" * bool(limits)
-        yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write or 'docs/methods.md'}")
+        yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
     yield _steps(host, facts, get, anchor)
@@ -119,7 +118,8 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
             for names, value in [facts["anchor"]] if "anchor" in facts else []:
-                more.append(f"{listed(names)[0]}={value}, the sampler as anchor, in an asynchronous run")
+                its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
+                more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
     why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
     cure = "" if anchor == "sampler" else "with one step per batch no rule acts"

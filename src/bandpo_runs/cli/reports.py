@@ -17,7 +17,7 @@ LOGS = (
     "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl of bandpo or prime-rl, "
     "trainer_state.json of TRL, a .jsonl file of verl's file logger, the output of verl or SkyRL (.log, .out, .txt), "
     "tensorboard's event files or their folder, or wandb's .csv of a chart or a history; FILE.csv/RUN is one run of a "
-    "chart. LABEL=PATH gives it a name in the output."
+    "chart, with - for each / in its name. LABEL=PATH gives it a name in the output."
 )
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 

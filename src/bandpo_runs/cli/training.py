@@ -195,10 +195,10 @@ def doctor(
 
     Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given the
     configuration of a run, it says how often each answer is used, in how many optimizer steps, and finds settings
-    without effect and those that do something else than they say. It knows TRL, verl and the trainers of docs/hosts.md;
-    a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read and not run.
-    Given a log that bandpo watch reads, it says what share of the tokens the rule stops, and what that means. The exit
-    code is 1 if there is a problem.
+    without effect and those that do something else than they say. It knows TRL, verl and the trainers with a module in
+    docs/hosts.md; a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read
+    and not run. Given a log that bandpo watch reads, it says what share of the tokens the rule stops, and what that
+    means. The exit code is 1 if there is a problem.
     """
     from ..training.doctor import examine
 

@@ -76,9 +76,9 @@ class Result:
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
-    """Split "LABEL=PATH" or "PATH"; an existing path is a path, = or not."""
+    """Split "LABEL=PATH" or "PATH". An existing path or run of a chart is a path, = or not."""
     label, equals, path = text.partition("=")
-    if equals and not Path(text).exists():
+    if equals and not Path(text).exists() and not files_of(Path(text)):
         return label, Path(path)
     return None, Path(text)
 

@@ -54,6 +54,7 @@ _NAMES = (
     ("actor/ppo_kl", "kl_old/k1"),
 )
 REWARDS = ("reward", *(theirs for theirs, ours in _NAMES if ours == "reward"))
+CLIP_RATES = tuple(theirs for theirs, ours in _NAMES if ours == "cut/fraction")
 
 
 def logs_at(path: Path) -> dict[Path, Path]:

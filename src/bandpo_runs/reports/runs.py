@@ -277,11 +277,15 @@ class Section:
         found = [[match for match in map(VALIDATED.fullmatch, each) if match and match[2] != "worst"] for each in names]
         sets = {frozenset(match[1] for match in each) for each in found if each}
         columns = papers_order([data for each in sets for data in sorted(each)])
-        whole = ["*"] if len(columns) > 1 and len(sets) == 1 else []  # else it would be of other sets in other runs
+        kinds: dict[tuple[str, int], set[str]] = {}
+        for match in (match for each in found for match in each):
+            kinds.setdefault((match[2], int(match[3])), set()).add(match[1])
         panels = []
-        for kind, n in sorted({(match[2], int(match[3])) for each in found for match in each}, reverse=True):
+        for (kind, n), there in sorted(kinds.items(), reverse=True):
+            # An average over all sets. Otherwise it would be of other sets in other runs.
+            whole = ["*"] if len(columns) > 1 and len(sets) == 1 and len(there) == len(columns) else []
             key, title = (f"mean@{n}", f"mean@{n}") if kind == "mean" else (f"best@{n}/mean", f"best@{n} (verl)")
-            for data in [*whole, *columns]:
+            for data in [*whole, *(data for data in columns if data in there)]:
                 name = f"{'Average' if data == '*' else in_paper(data)} {title}"
                 panels.append(Panel(f"val-core/{data}/acc/{key}", name, "share", _VALIDATED[kind]))
         return panels

@@ -8,6 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,16 +29,15 @@ from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
 
 from ..config.recipe import merge
 from ..config.run_folder import read_info
-from ..files.logs import Followed, is_tracked, lost_in, read
+from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read
 from ..files.reading import checked, content_of, read_yaml
 from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# The clip rates of trainers, which count tokens that lose their gradient. Ours counts all that are outside.
-_THEIRS = ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "policy/clip_ratio", "pg_clipfrac")
-# By ours and by theirs, in percent: the share that ONCE tells of, and what is called few. That limit is ours.
+# By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
+# the share that ONCE tells of, and what is called few. That limit is ours.
 _AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
 _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
@@ -45,8 +45,8 @@ _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's conf
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
     """Examine the installation without arguments.
 
-    Arguments name logs (.jsonl, trainer_state.json), scripts (.py, .sh) and settings, which files and overrides add up
-    to (YAML, JSON, TOML). No script is run. With `trust`, the module of a user's rule is imported.
+    Arguments name logs (as `logs_at` finds them), scripts (.py, .sh) and settings, which files and overrides add up to
+    (YAML, JSON, TOML). No script is run. With `trust`, the module of a user's rule is imported.
 
     Raises:
         UserError: a file that is none of them, or cannot be read.
@@ -56,9 +56,13 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from plug_in(ray)
         return
     ends = (".jsonl", "trainer_state.json")
-    logs = [text for text in arguments if text.endswith(ends) or ("=" not in text and is_tracked(Path(text)))]
-    for text in logs:
-        yield from _logged(Path(text))
+    paths = {text: Path(text) for text in arguments}
+    logs = [text for text, path in paths.items() if text.endswith(ends) or path.is_dir()]
+    logs += [text for text, path in paths.items() if is_tracked(path) and ("=" not in text or files_of(path))]
+    runs = {key: log for text in logs for key, log in logs_at(paths[text]).items()}
+    for key, log in runs.items():
+        for found in _logged(log):
+            yield replace(found, what=f"{name_of(key)}: {found.what}") if len(runs) > 1 else found
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
     host, scripts = host_of(whole := "\n".join((*rest, *files.values()))), [x for x in files if x.endswith(".py")]
@@ -237,14 +241,15 @@ def _logged(path: Path) -> Iterator[Finding]:
     if not rows and why:  # before its first row
         return
     if not rows:
-        raise UserError(f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md has all")
+        raise UserError(f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md lists them")
     names = {name for row in rows for name in row}
     if log.damaged:
         yield Finding("note", f"{path}: {log.notes[0]}")
     if any(row.get("half_precision") for row in rows):
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
         yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
-    if any(name.startswith("actor/") for name in names) and not names & {"tokens", "half_precision"}:
+    is_chart = path.parent.suffix == ".csv"  # of one number
+    if any(name.startswith("actor/") for name in names) and not names & {"tokens", "half_precision"} and not is_chart:
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
         cure = (
@@ -263,10 +268,10 @@ def _clip(path: Path, log: Followed) -> Finding:
     shares = outside if ours else run.share("cut/fraction")
     known = 100 * abs(shares[np.isfinite(shares)])
     if not len(known):
-        what = f"no clip rate is in {path}, under bandpo's names, TRL's or verl's, so nothing can be said of the clip"
+        what = f"no clip rate is in {path}, under a name of bandpo or of a trainer, so nothing can be said of the clip"
         return Finding("note", what, "docs/run.md has the names, and what logs them")
     there = {name for row in log.rows for name in row}
-    name = "clip/fraction" if ours else next((name for name in _THEIRS if name in there), "cut/fraction")
+    name = "clip/fraction" if ours else next((name for name in CLIP_RATES if name in there), "cut/fraction")
     if known.any():
         said = f"{known.mean():.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
         spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
