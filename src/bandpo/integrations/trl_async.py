@@ -17,13 +17,14 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyr
 
 from ..losses.packing import unpack
 from . import Limits, Rule
-from .trl_settings import Replaced
+from .trl_settings import Replaced, check_losses
 
 
 class AsyncBandPOTrainer(AsyncGRPOTrainer):
     """Train by asynchronous GRPO with a trust region, as `objective_for` takes it."""
 
     def __init__(self, *given: Any, trust_region: Rule | None = None, **named: Any) -> None:
+        check_losses(type(self), AsyncGRPOTrainer)
         self._limits = Limits("AsyncGRPO", trust_region, "epsilon_low", "epsilon_high")
         named = inspect.signature(AsyncGRPOTrainer).bind_partial(*given, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
