@@ -141,7 +141,8 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
     """Yield a message for each setting that makes a rule act on other tokens."""
-    chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
+    more = args.generation_kwargs
+    chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
     if args.delta is not None:
