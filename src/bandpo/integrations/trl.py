@@ -162,6 +162,7 @@ class BandPOTrainer(ContextTrainer):
         self.trust_region = self.objective.trust_region
         self._settled = {name: getattr(kept, name, None) for name in SETTLED}
         self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
+        self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
         self._old_pass, self._needs_old = None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
