@@ -1,7 +1,7 @@
 """Put BandPO into TRL 1.16's experimental AsyncGRPOTrainer.
 
 Its loss clamps the ratio of each token of a packed row between 1 - epsilon_low and 1 + epsilon_high, which hold the
-bounds of each token here. The anchor is what its old log-probabilities are of, the sampler. A dual clip is refused, as
+bounds of each token here. Its old log-probabilities are the sampler's, and so is the anchor. A dual clip is refused, as
 all that is more than a clamp: the loss has no place for it.
 """
 
@@ -29,7 +29,8 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         named = inspect.signature(AsyncGRPOTrainer).bind_partial(*given, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
-            raise ValueError(f"trust_region replaces epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}")
+            given = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
+            raise ValueError(f"trust_region replaces {given}: leave both out")
         vars(args)["epsilon"] = Replaced(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 

@@ -73,12 +73,13 @@ def policy_loss(
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
         metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
             `Metrics.compute`; None: none, and `compute` only checks.
-        entropies: for rules that ask for them, as all below, see `Context`; (B, T). They are measured too.
-        old_entropies: (B, T).
+        entropies: of the policy at each token, (B, T); their mean is measured. This and all below is for rules that
+            ask for it, see `Context`.
+        old_entropies: of the old policy, (B, T).
         step: the optimizer step.
-        mean_weight: for a micro-batch under `Adaptive`.
-        controlled: the number of a `Controlled` rule.
-        more: what a rule of yours needs by other names; of tensors (B, T), (B, 1), (B,) or a number.
+        mean_weight: the mean weight of the whole batch, for a micro-batch under `Adaptive`.
+        controlled: the number in force of a `Controlled` rule.
+        more: what a rule of yours needs by a name that `Context` does not have: a number, or a tensor as `advantages`.
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
