@@ -63,7 +63,7 @@ class Instead(NamedTuple):
 
 
 def check_losses(trainer: type, theirs: type) -> None:
-    """Refuse a loss in front of TRL's own that does not call it by super in its own body."""
+    """Refuse a loss in front of TRL's own that does not call it by super."""
     for each in trainer.__mro__[: trainer.__mro__.index(theirs)]:
         for name in {"_compute_loss", "compute_loss"} & vars(each).keys():
             code = getattr(inspect.unwrap(vars(each)[name]), "__code__", None)  # a partial has none
