@@ -29,8 +29,8 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         named = inspect.signature(AsyncGRPOTrainer).bind_partial(*given, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
-            given = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
-            raise ValueError(f"trust_region replaces {given}: leave both out")
+            both = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
+            raise ValueError(f"trust_region replaces {both}: leave both out")
         vars(args)["epsilon"] = Replaced(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 

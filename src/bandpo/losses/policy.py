@@ -27,8 +27,10 @@ from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
 # What must be a tensor of floats, but for the mask; of the advantages one for each response is enough.
-_TENSORS = ("logps", "response_mask", "old_logps", "advantages", "ref_logps", "rollout_is_weights")
-_TENSORS += ("entropies", "old_entropies")
+_TENSORS = (
+    *("logps", "response_mask", "old_logps", "advantages", "ref_logps"),
+    *("rollout_is_weights", "entropies", "old_entropies"),
+)
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
