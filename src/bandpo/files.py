@@ -86,10 +86,11 @@ def _refuse_twice(node: Any) -> None:
 
     within = node.value if isinstance(node, yaml.CollectionNode) else []
     if isinstance(node, yaml.MappingNode):
-        names = [(key.tag, str(key.value)) for key, _ in node.value]
-        for i, (key, _) in enumerate(node.value):
-            if names[i] in names[:i]:
+        names = set[tuple[str, str]]()
+        for key, _ in node.value:
+            if (name := (key.tag, str(key.value))) in names:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
+            names.add(name)
         within = [value for _, value in node.value]
     for each in within:
         _refuse_twice(each)

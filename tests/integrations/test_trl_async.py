@@ -190,6 +190,12 @@ def test_what_it_cannot_do_is_refused_before_anything_is_loaded(rule, named):
         AsyncBandPOTrainer("no/such-model", trust_region=rule)
 
 
+def test_a_loss_that_is_not_trls_is_refused():
+    made = type("Made", (AsyncBandPOTrainer,), {"compute_loss": lambda self, model, inputs: model(**inputs).loss})
+    with pytest.raises(ValueError, match=r"^Made\.compute_loss is not known to clamp the ratio"):
+        made("no/such-model", trust_region=Band())
+
+
 def test_epsilons_are_refused(tmp_path):
     args = AsyncGRPOConfig(str(tmp_path), epsilon_high=0.28, **ON_CPU)
     with pytest.raises(ValueError, match=r"trust_region replaces epsilon = 0.2, epsilon_high = 0.28"):

@@ -96,6 +96,17 @@ def test_a_loss_in_front_of_ours_must_call_it(tmp_path):
         build(Mine, tiny.settings(tmp_path), Band(), "no/such-model")
 
 
+def bare(function):
+    return lambda *args, **named: function(*args, **named)
+
+
+@pytest.mark.parametrize("loss", [functools.partialmethod(Theirs._compute_loss), bare(Theirs._compute_loss), print])
+def test_a_loss_that_cannot_be_read_is_refused(tmp_path, loss):
+    made = type("Made", (BandPOTrainer,), {"_compute_loss": loss})
+    with pytest.raises(ValueError, match="^Made" + NOT_KNOWN.format("_compute_loss", "_compute_loss") + ", in a plain"):
+        build(made, tiny.settings(tmp_path), Band(), "no/such-model")
+
+
 # Every subclass of GRPOTrainer that comes with TRL.
 FOLDER = Path(trl.__file__).parent / "experimental"
 FOUND = [
@@ -138,7 +149,16 @@ LATE = [
     ("temperature", 0.5),
     ("epsilon_low", 5.0),
     ("epsilon_high", 0.28),
+    ("trust_region", Clip(0.2, 0.2)),
+    ("objective", Objective(dual_clip=3.0)),
 ]
+
+
+def test_an_anchor_that_is_changed_later_is_noticed(tmp_path):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path), Band())
+    trainer.args.anchor = "sampler"
+    with pytest.raises(ValueError, match=r"^anchor is 'sampler', and was 'old' when the rule was checked"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("cls", [BandPOTrainer, functools.partial(Ours, weight=1.0)], ids=["ours", "two bases"])
@@ -146,7 +166,8 @@ LATE = [
 def test_a_setting_that_is_changed_later_is_noticed_at_the_first_loss(tmp_path, cls, name, value):
     trainer = build(cls, tiny.settings(tmp_path), Band())
     setattr(trainer, name, value)
-    with pytest.raises(ValueError, match=f"^{name} is {value!r}, and was .* when the rule was checked: set it in args"):
+    message = f"^{name} is {re.escape(repr(value))}, and was .* when the rule was checked: set it in the args of a new"
+    with pytest.raises(ValueError, match=message):
         trainer.train()
     assert trainer.state.global_step == 0
 
@@ -158,13 +179,13 @@ def test_what_a_subclass_sets_in_its_init_is_noticed_too(tmp_path):
             self.args.delta = 1.5
 
     trainer = build(type("Made", (BandPOTrainer, Soft), {}), tiny.settings(tmp_path), Band())
-    with pytest.raises(ValueError, match=r"^delta is 1\.5, and was None when the rule was checked: set it in args"):
+    with pytest.raises(ValueError, match=r"^delta is 1\.5, and was None when the rule was checked: set it in the args"):
         trainer.train()
 
 
 def test_our_config_names_our_trainer_to_other_trainers(tmp_path):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region="band-kl")
-    with pytest.raises(AttributeError, match=r"^BandPOConfig has no '.*': give it to bandpo.*\.trl\.BandPOTrainer"):
+    with pytest.raises(AttributeError, match=r"^BandPOConfig has no setting '.*'; .* is for bandpo.*BandPOTrainer"):
         build(RLOOTrainer, args)
     build(RLOOTrainer, tiny.settings(tmp_path, RLOOConfig, beta=0.0))
     assert not hasattr(args, "normalize_advantages")

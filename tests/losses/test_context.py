@@ -105,6 +105,10 @@ def test_the_ratio_of_whole_responses_is_shown_as_that():
         ({"entropies": torch.rand(3)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
         ({"mean_weight": torch.rand(4)}, ValueError, r"mean_weight must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
         ({"entropies": torch.ones(3, 4, dtype=torch.int64)}, ValueError, "entropies must be floating point"),
+        ({"old_entropies": [1.0]}, TypeError, r"old_entropies must be a torch.Tensor, got list; torch.as_tensor\("),
+        ({"entropies": torch.tensor(1.0)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(\)"),
+        ({"more": [3]}, TypeError, r"more must map names that Context does not have to values, got \[3\]"),
+        ({"more": {"step": 3}}, TypeError, r"names that Context does not have to values, got \{'step': 3\}"),
         (
             {"more": {"age": torch.rand(4)}},
             ValueError,

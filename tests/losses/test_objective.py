@@ -122,7 +122,7 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
         ({"apply": Sapo()}, r"trust_region must be Clip\(1, inf\), no clip, for apply = Sapo.*, got Band"),
         (
             {"apply": Sapo(), "trust_region": Clip(0.2, 0.2)},
-            "has no bounds; a soft one .* is 'quadratic'",
+            "does not read a rule's bounds; 'quadratic' and Decay",
         ),
         ({"ratio": "response"}, r"ratio of Objective must be one of \['token', .*\], got 'response'"),
         ({"trust_region": Band(), "ratio": "sequence-mean"}, ROOT_OF_CLIP),

@@ -210,6 +210,17 @@ def test_only_the_new_log_probabilities_have_a_gradient():
     assert not any(x.requires_grad for x in (metrics.totals | metrics.maxima).values())
 
 
+@pytest.mark.parametrize("name", ["old_logps", "ref_logps"])
+def test_the_new_log_probabilities_given_twice_are_detached_where_they_are_the_old(name):
+    given = batch() | {"ref_logps": batch()["old_logps"]}
+    slopes = []
+    for same in given["logps"], given["logps"].detach():
+        loss, _ = policy_loss(**given | {name: same}, objective=Objective(beta=0.1))
+        slopes.append(torch.autograd.grad(loss, given["logps"])[0])
+    assert torch.equal(*slopes)
+    assert slopes[0].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     half = batch(dtype=torch.float32)

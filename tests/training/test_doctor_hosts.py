@@ -55,6 +55,14 @@ def test_it_says_whether_a_batch_serves_more_than_one_step(tmp_path, name, suffi
     assert ("spread over 4 optimizer steps" if several else "the ratio is 1 by design") in steps[1]
 
 
+@pytest.mark.parametrize("before", ["", "# ", "x: 1  # "])
+def test_a_plug_in_in_a_comment_is_not_there(tmp_path, before):
+    line = before + "plugins: [bandpo.integrations.axolotl.Plugin]"
+    found = said(tmp_path, f"rl: grpo\n{line}\ntrust_region: {NODE}\n")
+    assert found[0][0] == ("problem" if before else "ok")
+    assert ("bandpo is not named" if before else "the loss of axolotl is Band") in found[0][1]
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_configuration_without_a_rule_is_told_whose_loss_it_is(tmp_path, name):
     suffix, text, number, _ = WRITTEN[name]

@@ -46,7 +46,8 @@ PLANTED = {
         "trust_region: .*'bond', did you mean 'band'",
     ),
     "processes": (["generation_batch_size=64"], "note", "depends on the number of processes; not judged"),
-    "a word": (["num_iterations=two"], "problem", "not all of these are positive numbers: .* num_iterations two"),
+    "a word": (["num_iterations=two"], "problem", "not all of these are positive numbers: .* num_iterations 'two'"),
+    "a text": (["num_iterations='2'"], "problem", "not all of these are positive numbers: .* num_iterations '2'"),
     "none": (["num_iterations=0"], "problem", "not all of these are positive numbers: .* num_iterations 0"),
 }
 
@@ -58,6 +59,12 @@ def test_a_planted_fault_is_found_with_its_cure(name):
     assert found[0] == level
     assert re.search(what, found[1])
     assert found[2]
+
+
+def test_settings_of_a_wrong_type_are_named():
+    found = findings("num_iterations=2", "trust_region=band-kl", "generation_kwargs=5", "loss_type=[a]")
+    expected = "loss_type must be text and generation_kwargs a mapping, got ['a'] and 5"
+    assert [f[:2] for f in found if f[0] != "ok"] == [("problem", expected)]
 
 
 @pytest.mark.parametrize("settings", [["trust_region={type: band, delta: 0.05}"], ["epsilon=0.2", "beta=0.04"]])

@@ -41,12 +41,12 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         found = {name: get(name) for name in values}
         return ", ".join(f"{x}{sign}{found[x]}" for x in found if found[x] not in (*listed(values[x]), None, ...))
 
-    names, value = facts.get("anchor", ("?", its.sampler == ""))
-    is_to_sampler = any(get(name, value if its.sampler == "" else None) == value for name in listed(names))
-    anchor = "sampler" if is_to_sampler else "old"
+    names, value = facts.get("anchor", ("?", True))
+    own = value if its.sampler == "" else None
+    anchor = "sampler" if any(get(name, own) == value for name in listed(names)) else "old"
     loss: dict[str, str] = facts.get("loss", {})
     hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
-    ours = all(hold) if loss else re.search(r"(?i)bandpo(_?loss|trainer|\.integrations\.)", text) is not None
+    ours = all(hold) if loss else re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
     if ours:

@@ -75,7 +75,8 @@ def _reuse(found: Mapping[str, Any]) -> Finding:
         what = "generation_batch_size: how many steps it is used for depends on the number of processes; not judged"
         return Finding("note", what, "steps_per_generation says it alone")
     steps = accumulation if steps is None else steps
-    said = f"steps_per_generation {steps} x num_iterations {iterations}, gradient_accumulation_steps {accumulation}"
+    said = f"steps_per_generation {steps!r} x num_iterations {iterations!r}, "
+    said += f"gradient_accumulation_steps {accumulation!r}"
     if not all(isinstance(value, int) and value > 0 for value in (accumulation, steps, iterations)):
         return Finding("problem", f"not all of these are positive numbers: {said}", "correct them")
     several = max(1, steps * iterations / accumulation) if accumulation % (steps * iterations) else None

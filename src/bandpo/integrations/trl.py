@@ -91,7 +91,8 @@ class BandPOConfig(GRPOConfig):
             cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"BandPOConfig has no {name!r}: give it to bandpo.integrations.trl.BandPOTrainer only")
+        only = "such a config is for bandpo.integrations.trl.BandPOTrainer only"
+        raise AttributeError(f"BandPOConfig has no setting {name!r}; {only}")
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class BandPOTrainer(ContextTrainer):
         self.trust_region = self.objective.trust_region
         self._settled = {name: getattr(kept, name, None) for name in SETTLED}
         self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
+        self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
         self._old_pass, self._needs_old = None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
@@ -188,7 +190,8 @@ class BandPOTrainer(ContextTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         for name, settled in self._settled.items():
             if (now := getattr(self, name, getattr(self.args, name, None))) != settled:
-                raise ValueError(f"{name} is {now!r}, and was {settled!r} when the rule was checked: set it in args")
+                was = f"{name} is {now!r}, and was {settled!r} when the rule was checked"
+                raise ValueError(f"{was}: set it in the args of a new trainer")
         kept = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         if self._replaces:

@@ -1,7 +1,7 @@
 """Put BandPO into TRL 1.16's experimental AsyncGRPOTrainer.
 
 Its loss clamps the ratio of each token of a packed row between 1 - epsilon_low and 1 + epsilon_high, which hold the
-bounds of each token here. The anchor is what its old log-probabilities are of, the sampler. A dual clip is refused, as
+bounds of each token here. Its old log-probabilities are the sampler's, and so is the anchor. A dual clip is refused, as
 all that is more than a clamp: the loss has no place for it.
 """
 
@@ -17,18 +17,20 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyr
 
 from ..losses.packing import unpack
 from . import Limits, Rule
-from .trl_settings import Replaced
+from .trl_settings import Replaced, check_losses
 
 
 class AsyncBandPOTrainer(AsyncGRPOTrainer):
     """Train by asynchronous GRPO with a trust region, as `objective_for` takes it."""
 
     def __init__(self, *given: Any, trust_region: Rule | None = None, **named: Any) -> None:
+        check_losses(type(self), AsyncGRPOTrainer)
         self._limits = Limits("AsyncGRPO", trust_region, "epsilon_low", "epsilon_high")
         named = inspect.signature(AsyncGRPOTrainer).bind_partial(*given, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
-            raise ValueError(f"trust_region replaces epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}")
+            both = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
+            raise ValueError(f"trust_region replaces {both}: leave both out")
         vars(args)["epsilon"] = Replaced(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 

@@ -27,8 +27,8 @@ REPLACED = {
     "delta": "it caps TRL's ratio; write dual_clip in the objective",
     "off_policy_mask_threshold": "it goes by TRL's advantages; take a mask as the objective's apply",
 }
-# The settings that an objective was checked with and that TRL reads at each loss.
-SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta")
+# The settings that an objective was checked with and that are read at each loss.
+SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta", "anchor")
 # The settings of the samplers that change what is sampled, and their values that do not, besides None.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "num_beams", "guidance_scale"), (1,)),
@@ -66,9 +66,11 @@ def check_losses(trainer: type, theirs: type) -> None:
     """Refuse a loss in front of TRL's own that does not call it by super."""
     for each in trainer.__mro__[: trainer.__mro__.index(theirs)]:
         for name in {"_compute_loss", "compute_loss"} & vars(each).keys():
-            if not {"super", name} <= {*inspect.unwrap(vars(each)[name]).__code__.co_names}:
+            code = getattr(inspect.unwrap(vars(each)[name]), "__code__", None)  # a partial has none
+            if code is None or not {"super", name} <= {*code.co_names}:
                 why = "is not known to clamp the ratio between 1 - epsilon_low and 1 + epsilon_high"
-                raise ValueError(f"{each.__name__}.{name} {why}: it must call super().{name} for that")
+                how = f"it must call super().{name} for that, in a plain method; its decorators need functools.wraps"
+                raise ValueError(f"{each.__name__}.{name} {why}: {how}")
 
 
 def settle(args: Any, given: Rule | None) -> Objective:
@@ -139,7 +141,8 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
     """Yield a message for each setting that makes a rule act on other tokens."""
-    chosen = vars(args) | cast(dict[str, Any], args.generation_kwargs or {})
+    more = args.generation_kwargs
+    chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
     if args.delta is not None:

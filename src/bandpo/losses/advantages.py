@@ -109,7 +109,7 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
         raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
     if wrong := [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]:
-        raise ValueError(f"groups must hold texts, whole numbers or tuples, or be one tensor, got "
+        raise ValueError(f"groups must hold texts, whole numbers or tuples, got "
                          f"{reprlib.repr(groups[wrong[0]])} at {wrong[0]}")  # fmt: skip
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return torch.tensor([numbers[group] for group in groups])

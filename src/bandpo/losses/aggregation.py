@@ -48,7 +48,7 @@ def aggregate(
     if aggregation == "none":
         if normalizer is not None:
             raise ValueError(
-                f"normalizer must be None for aggregation 'none', which divides by nothing: {normalizer!r}"
+                f"normalizer must be None for aggregation 'none', which divides by nothing, got {normalizer!r}"
             )
         return values
     tokens = mask.sum(-1, dtype=torch.int32)  # summing bools makes a copy of them in this dtype

@@ -104,7 +104,7 @@ class Objective:
         if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: "
-                "such a gate has no bounds; a soft one that has the rule's is 'quadratic' or Decay()"
+                "it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and read them"
             )
         if self.ratio == "mean-of-clipped" and self.apply != "clip":
             raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")

@@ -9,6 +9,7 @@ average.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,9 +26,11 @@ from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
 
-# What must be a tensor, and what has one number for each token beside them.
-_TENSORS = ("logps", "response_mask", "old_logps", "advantages", "ref_logps", "rollout_is_weights")
-_ENTROPIES = ("entropies", "old_entropies")
+# What must be a tensor of floats, but for the mask; of the advantages one for each response is enough.
+_TENSORS = (
+    *("logps", "response_mask", "old_logps", "advantages", "ref_logps"),
+    *("rollout_is_weights", "entropies", "old_entropies"),
+)
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -72,12 +75,13 @@ def policy_loss(
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
         metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
             `Metrics.compute`; None: none, and `compute` only checks.
-        entropies: for rules that ask for them, as all below, see `Context`; (B, T). They are measured too.
-        old_entropies: (B, T).
+        entropies: of the policy at each token, (B, T); their mean is measured. This and all below is for rules that
+            ask for it, see `Context`.
+        old_entropies: of the old policy, (B, T).
         step: the optimizer step.
-        mean_weight: for a micro-batch under `Adaptive`.
-        controlled: the number of a `Controlled` rule.
-        more: what a rule of yours needs by other names; of tensors (B, T), (B, 1), (B,) or a number.
+        mean_weight: the mean weight of the whole batch, for a micro-batch under `Adaptive`.
+        controlled: the number in force of a `Controlled` rule.
+        more: what a rule of yours needs by a name that `Context` does not have: a number, or a tensor as `advantages`.
 
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
@@ -109,7 +113,10 @@ def policy_loss(
     given |= {"response_mask": response_mask, "old_logps": old_logps, "advantages": advantages}
     for name, x in {"logps": logps, **given}.items():
         given[name] = _checked(name, x, logps)
-    given["more"] = {name: _checked(f"more[{name!r}]", x, logps) for name, x in (more or {}).items()}
+    more = {} if more is None else more
+    if not isinstance(more, Mapping) or any(name in Context.__dataclass_fields__ for name in more):
+        raise TypeError(f"more must map names that Context does not have to values, got {reprlib.repr(more)}")
+    given["more"] = {name: _checked(f"more[{name!r}]", x, logps) for name, x in more.items()}
     # Not one comparison of two bools: a compiler has beta as a symbol.
     if objective.beta > 0 if ref_logps is None else objective.beta == 0:
         raise ValueError(
@@ -238,13 +245,13 @@ def _checked(name: str, x: Any, logps: Tensor) -> Any:
         raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
     rows, columns = logps.shape
     if name in _TENSORS or x.dim():
-        if name in (*_TENSORS, *_ENTROPIES) and name != "advantages" and x.shape != logps.shape:
+        if name in _TENSORS and name != "advantages" and x.shape != logps.shape:
             raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
         if x.shape not in ((rows, columns), (rows, 1), (rows,)):
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
-    if name in (*_TENSORS, *_ENTROPIES) and name != "response_mask" and not x.is_floating_point():
+    if name in _TENSORS and name != "response_mask" and not x.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
-    x = x.detach() if x.requires_grad and x is not logps else x
+    x = x.detach() if x.requires_grad and name != "logps" else x
     return x[:, None] if x.dim() == 1 else x
 
 

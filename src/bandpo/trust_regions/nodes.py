@@ -111,7 +111,7 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the module does when it is imported
         # Only `bandpo train` looks there by itself: the working directory may be a stranger's folder.
-        hint = "; with PYTHONPATH=. before the command the working directory is looked in too"
+        hint = "; PYTHONPATH=. before the command lets Python look in the working directory, too"
         hint = hint if isinstance(error, ModuleNotFoundError) else ""
         raise ValueError(f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
