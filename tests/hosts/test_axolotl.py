@@ -16,9 +16,9 @@ import torch
 from test_limits import Asking
 
 import bandpo
-import tiny
 from bandpo_runs import toy
 
+tiny = pytest.importorskip("tiny", reason="TRL is not installed", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of axolotl and what it imports
 here = pytest.mark.skipif(find_spec("axolotl") is None, reason="axolotl is not installed")
 PLUGIN = "bandpo.integrations.axolotl.Plugin"
