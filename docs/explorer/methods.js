@@ -110,7 +110,7 @@ const METHODS = [
     name: "sapo", title: "SAPO: a soft gate", short: "SAPO", family: "Not stopped, but pushed less",
     fields: [["tau_positive", 1, 0.1, 10], ["tau_negative", 1.05, 0.1, 10]],
     node: (tau_positive, tau_negative) => applied(clip(1, "inf"), { type: "sapo", tau_positive, tau_negative }),
-    about: "There is no interval: the push fades smoothly as the ratio leaves 1.",
+    about: "It has no interval: the push fades smoothly as the ratio leaves 1.",
   },
   {
     name: "abc-grpo", title: "ABC-GRPO: stopped on both sides", short: "ABC-GRPO", family: "Stopped on both sides",

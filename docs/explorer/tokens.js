@@ -44,7 +44,7 @@ function readTokens(text, file) {
       if (i === lines.length - 1 && columns) break; // it was being written when its process was killed
       throw new Error(`${where} is not JSON; a line of JSON for each row is expected`);
     }
-    if (values === null || typeof values !== "object" || Array.isArray(values)) throw new Error(`${where} is no object of columns`);
+    if (values === null || typeof values !== "object" || Array.isArray(values)) throw new Error(`${where} is not an object of columns`);
     columns ??= columnsOf(values, file);
     const [olds, news] = [columns.old, columns.new].map((name) => {
       if (Array.isArray(values[name])) return values[name];

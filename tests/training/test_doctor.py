@@ -73,7 +73,7 @@ PLANTED = {
         "the ratio is 1 by design: .*used once, in one",
     ),
     "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
-    "no verl": (["trainer.lr=1"], "warning", "these are no settings of verl, SkyRL, .*, and no name of TRL's"),
+    "no verl": (["trainer.lr=1"], "warning", "unknown settings: none is of TRL's GRPOConfig, verl, SkyRL, "),
 }
 
 

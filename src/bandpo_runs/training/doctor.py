@@ -76,7 +76,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     elif is_of_trl(given := _settings(rest)):
         yield from trl_settings(given, trust=trust)
     elif rest:
-        what = f"these are no settings of {', '.join(FACTS)}, and no name of TRL's GRPOConfig is there"
+        what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
         yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
 
 
