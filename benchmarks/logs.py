@@ -8,12 +8,13 @@ A row has the command, its exit code, and of its output the numbers, or the erro
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from reading import write
 
 from bandpo_runs.provenance import source_commit
 
@@ -90,10 +91,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder)
     if args.write:
-        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(found)
+        write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
 
 
 if __name__ == "__main__":

@@ -178,12 +178,7 @@ def dtypes(name):
 @pytest.mark.parametrize("host", RUNS, indirect=True)
 def test_clip_is_the_hosts_own_loss_bit_for_bit(host):
     name, loss = host
-    for dtype in dtypes(name):
-        tensors = batch(PROBABILITIES, dtype=dtype)
-        (value, slope), ours = (gradient(loss(region, tensors), tensors[0]) for region in (None, CLIP))
-        assert torch.equal(ours[0], value)
-        assert torch.equal(ours[1], slope)
-        assert slope.count_nonzero() > 100
+    assert_clip_is_its_own(loss, dtypes(name))
 
 
 @run
@@ -191,9 +186,23 @@ def test_clip_is_the_hosts_own_loss_bit_for_bit(host):
 @pytest.mark.parametrize("host", RUNS, indirect=True)
 def test_band_is_policy_loss(host, region):
     name, loss = host
-    for dtype in dtypes(name):
+    assert_band_is_policy_loss(loss, region, dtypes(name), *RUNS[name][3:])
+
+
+def assert_clip_is_its_own(loss, dtypes):
+    """Of a loss that is called with a region, or None for the trainer's own two numbers."""
+    for dtype in dtypes:
+        tensors = batch(PROBABILITIES, dtype=dtype)
+        (value, slope), ours = (gradient(loss(region, tensors), tensors[0]) for region in (None, CLIP))
+        assert torch.equal(ours[0], value)
+        assert torch.equal(ours[1], slope)
+        assert slope.count_nonzero() > 100
+
+
+def assert_band_is_policy_loss(loss, region, dtypes, *limits):
+    for dtype in dtypes:
         tensors = around(region, PROBABILITIES, dtype)
-        assert_near(gradient(loss(region, tensors), tensors[0]), expected(region, tensors, *RUNS[name][3:]), dtype)
+        assert_near(gradient(loss(region, tensors), tensors[0]), expected(region, tensors, *limits), dtype)
 
 
 def expected(region, tensors, dual_clip=None, limit=None):

@@ -15,9 +15,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from made import BANDS, around, batch, gradient
+from made import BANDS, batch, gradient
 from scripts import ROOT
-from test_limits import CLIP, FOLDER, PROBABILITIES, Sources, assert_near, expected, run
+from test_limits import CLIP, FOLDER, PROBABILITIES, Sources, assert_band_is_policy_loss, assert_clip_is_its_own, run
 
 import bandpo
 
@@ -217,13 +217,7 @@ def trainer(request, monkeypatch):
 @run
 @pytest.mark.parametrize("trainer", RUNS, indirect=True)
 def test_clip_is_the_trainers_own_loss_bit_for_bit(trainer):
-    _, loss = trainer
-    for dtype in (torch.float32, torch.float64):
-        tensors = batch(PROBABILITIES, dtype=dtype)
-        (value, slope), ours = (gradient(loss(region, tensors), tensors[0]) for region in (None, CLIP))
-        assert torch.equal(ours[0], value)
-        assert torch.equal(ours[1], slope)
-        assert slope.count_nonzero() > 100
+    assert_clip_is_its_own(trainer[1], (torch.float32, torch.float64))
 
 
 @run
@@ -231,10 +225,7 @@ def test_clip_is_the_trainers_own_loss_bit_for_bit(trainer):
 @pytest.mark.parametrize("trainer", RUNS, indirect=True)
 def test_band_is_policy_loss(trainer, region):
     package, loss = trainer
-    for dtype in (torch.float32, torch.float64):
-        tensors = around(region, PROBABILITIES, dtype)
-        found = gradient(loss(region, tensors), tensors[0])
-        assert_near(found, expected(region, tensors, *RUNS[package][1:]), dtype)
+    assert_band_is_policy_loss(loss, region, (torch.float32, torch.float64), *RUNS[package][1:])
 
 
 @run
