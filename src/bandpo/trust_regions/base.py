@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -152,6 +152,17 @@ class Region(Node, ABC, family="trust region"):
         """List the fields of `Context` that it and its parts ask for. Each has the name of the rule that asks."""
         found = {name: of for _, part in parts_of(self) for name, of in part.needed().items()}
         return found | dict.fromkeys(self.needs, type(self).__name__)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Name the fields of the number that `calibrate` finds. They are the first part's, `delta`, or the only one."""
+        for place, part in parts_of(self):
+            return tuple(f"{place}.{each}" for each in part.free)
+        numbers = [place for place, value in places(self) if isinstance(value, float)]
+        return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
+
+    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
+        """Return the number of these fields from which on each token is inside. None where there is no formula."""
 
     def cases(self) -> dict[str, Region]:
         """Name the rule that it is in each case. It is empty where it is one rule that asks for p alone."""

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandpo.band.operator import divergence_at
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import TAIL
-from bandpo.trust_regions.base import Context, Region, parts_of, places
+from bandpo.trust_regions.base import Context, Region, places
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
@@ -74,22 +73,10 @@ class Calibration:
 # ------------------------------------------------------------------------------------------------- numbers of a rule
 def free_number(region: Region) -> tuple[str, ...]:
     """Return the fields that are one number; UserError where that is not clear."""
-    if found := _free(region):
-        return found
+    if region.free:
+        return region.free
     numbers = numbers_of(region)
     raise UserError(f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)")
-
-
-def _free(region: Region) -> tuple[str, ...]:
-    """Return the first part's, as `region.delta`. Else it is `delta`, the epsilons, or the only number."""
-    for place, part in parts_of(region):
-        return tuple(f"{place}.{each}" for each in _free(part))
-    if isinstance(region, Clip) and region.eps_low != region.eps_high:
-        return ("eps_high",)
-    if isinstance(region, Clip | DCPO):
-        return "eps_low", "eps_high"
-    numbers = numbers_of(region)
-    return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
 
 
 def numbers_of(region: Region) -> list[str]:
@@ -279,7 +266,7 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
 
 
 def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:
-    parts = [_formula(region, names, ratio, old) for ratio, old, _ in _pieces(tokens)]
+    parts = [region.critical(names, ratio, old) for ratio, old, _ in _pieces(tokens)]
     if all(part is not None for part in parts):
         return torch.cat(cast("list[Tensor]", parts)).numpy()
     numbers = []
@@ -297,18 +284,6 @@ def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: b
         return critical_numbers(outside, numbers, tokens.responses, wanted)
     except ValueError as error:
         raise UserError(f"{region.label}, {','.join(names)}: {error}") from None
-
-
-def _formula(region: Region, names: tuple[str, ...], log_ratio: Tensor, old: Tensor) -> Tensor | None:
-    """Return the number from which on each token is inside. None where there is no formula."""
-    moved = torch.expm1(log_ratio)
-    if isinstance(region, Band) and names == ("delta",) and region.delta_low is region.delta_high is None:
-        return divergence_at(log_ratio, old, region.divergence)
-    if isinstance(region, Clip) and sorted(names) == ["eps_high", "eps_low"]:
-        return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
-    if isinstance(region, Clip) and names == ("eps_high",):
-        return torch.where(moved < -region.eps_low, torch.inf, moved.clamp(min=0))
-    return None
 
 
 def _rounded_up(x: float) -> float:
