@@ -14,11 +14,11 @@ from test_trl import train
 import bandpo
 import tiny
 from bandpo import Capped, Objective, objective
+from bandpo.doctor import own_type
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
-from bandpo.trust_regions.nodes import own_type
 from bandpo_runs.config import build
 from bandpo_runs.reports.runs import read_runs
 from bandpo_runs.training import on_trl

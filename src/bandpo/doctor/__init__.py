@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
+
+from ..trust_regions.nodes import OWN, node_of_text
 
 # From research/log.md: reuse_once.yaml, with the share as it is counted, and reuse_eight.yaml.
 ONCE = "In a small world at one use GRPO's clip stopped {} % of tokens, and 14 of 14 rules ended within 0.02 of no clip"
@@ -32,3 +36,29 @@ def spread(uses: int, steps: float | None, said: str, more: str, anchor: object 
     cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(0.16)}"
     cure += f"; {EIGHT}" if uses > 1 else ""
     return Finding("ok", f"{used}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
+
+
+def own_type(node: Any) -> str | None:
+    """Find the first `module:Class` that is a type in a node, at any depth. None without one.
+
+    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
+    wrote looks here first.
+    """
+    if isinstance(node, str):
+        try:
+            node = node_of_text(node)
+        except ValueError:
+            return None
+    if isinstance(node, Mapping):
+        values = cast("Mapping[Any, Any]", node)
+        for key, value in values.items():
+            if str(key) == "type" and isinstance(value, str) and re.fullmatch(OWN, value):
+                return value
+        node = list(values.values())
+    parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []
+    return next((found for each in parts if (found := own_type(each)) is not None), None)
+
+
+def not_loaded(kind: str) -> str:
+    """Return the reader's text for such a rule."""
+    return f"a rule of one's own, {kind}, not loaded; --trust loads it"

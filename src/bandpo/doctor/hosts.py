@@ -14,8 +14,7 @@ import torch
 from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
-from ..trust_regions.nodes import not_loaded, own_type
-from . import Finding, on_verl, spread
+from . import Finding, not_loaded, on_verl, own_type, spread
 
 FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 

@@ -156,7 +156,7 @@ def verl(
     variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet]. A key that verl's own YAML does not have
     is written +key=value. seed=1 is a repetition: another order of the data, other samples, a folder of its own.
     """
-    from bandpo.trust_regions.nodes import own_type
+    from bandpo.doctor import own_type
 
     from ..training.on_verl import load, plan_text, repetitions_text
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bandpo.doctor import own_type
 from bandpo.errors import UserError
 from bandpo.losses.nodes import objective
 from bandpo.losses.objective import Objective
 from bandpo.trust_regions.base import Region
-from bandpo.trust_regions.nodes import own_type
 
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label

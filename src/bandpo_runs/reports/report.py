@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.trust_regions.nodes import not_loaded
+from bandpo.doctor import not_loaded
 
 from ..config.trust import blanked
 from .reading import Run

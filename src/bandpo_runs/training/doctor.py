@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bandpo.doctor import EIGHT, ONCE, Finding
+from bandpo.doctor import EIGHT, ONCE, Finding, not_loaded, own_type
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
@@ -25,7 +25,7 @@ from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
 from bandpo.losses.surrogates import Application
 from bandpo.trust_regions.base import Law, Region
-from bandpo.trust_regions.nodes import not_loaded, own_type, trust_region
+from bandpo.trust_regions.nodes import trust_region
 
 from ..config.recipe import merge
 from ..config.run_folder import read_info

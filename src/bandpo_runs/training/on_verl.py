@@ -23,12 +23,12 @@ from typing import Any
 
 import yaml
 
+from bandpo.doctor import own_type
 from bandpo.errors import UserError, nearest
 from bandpo.files import parse_yaml
 from bandpo.integrations import objective_for, say_average
 from bandpo.losses.notation import short_node
 from bandpo.numerics import listed
-from bandpo.trust_regions.nodes import own_type
 
 from ..config.recipe import merge, read_recipe
 
