@@ -33,7 +33,7 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
     except ImportError:
         raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
     facts: Mapping[str, Any] = read_facts(folder)
-    questions, samples, n = read_questions(folder, read_facts(folder)), read_samples(folder), facts["sampling"]["n"]
+    questions, samples, n = read_questions(folder, facts), read_samples(folder), facts["sampling"]["n"]
     reducers = ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]
     named = ("temperature", "top_p", "top_k", "max_tokens", "seed")
     sampling = {name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)}
