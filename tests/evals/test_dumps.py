@@ -480,8 +480,8 @@ def test_rollouts_of_verifiers_1_are_right_where_the_sum_of_their_rewards_says_s
     """Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read."""
 
     def trace(right, text, name="solver", trainable=True):
-        nodes = [{"message": {"role": "user", "content": "?"}, "sampled": False}]
-        nodes += [{"message": {"role": "assistant", "content": text}, "sampled": True}]
+        said = [("user", "?"), ("assistant", "I look it up."), ("tool", "x"), ("assistant", text), ("user", "Thanks.")]
+        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in said]
         rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
         return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
 

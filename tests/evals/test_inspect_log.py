@@ -53,6 +53,9 @@ def test_inspect_and_we_read_the_same_scores_from_what_we_wrote(folder, tmp_path
             assert sample.scores["exact"].value == ("C" if graded.score[at] else "I")
             assert sample.output.stop_reason == ("stop", "max_tokens", "unknown", "stop")[at[1]]
             assert [message.role for message in sample.messages] == ["user", "assistant"]
+            said = sample.output.message.content
+            thoughts = [part.reasoning for part in said if part.type == "reasoning"] if isinstance(said, list) else []
+            assert thoughts == (["let me see"] if at[1] == 3 else [])
         (ours,), by = read_dump(path)
         assert (ours.data, by) == (graded.data, "inspect_ai's exact")
         np.testing.assert_array_equal(ours.score, graded.score)

@@ -87,6 +87,11 @@ def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
         assert what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
 
 
+def test_steps_that_depend_on_the_number_of_processes_are_not_judged(tmp_path):
+    level, what, _ = said(tmp_path, "rl: grpo\ntrl: {generation_batch_size: 64, num_iterations: 2}\n")[-1]
+    assert (level, "under trl.generation_batch_size they depend on the number of processes" in what) == ("note", True)
+
+
 def test_the_anchor_can_be_a_setting(tmp_path):
     flags = f"slime {LINES} {SIZES.format(256)}"
     level, _, cure = said(tmp_path, flags, ".sh")[-1]

@@ -108,8 +108,8 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
-    ways, again = facts.get("steps", []), facts.get("again", "?")
-    for way in ways if get(facts.get("unless", "?")) is None else ():
+    ways, again, unless = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", "?")
+    for way in ways if get(unless) is None else ():
         sizes = {name: get(name, own) for name, own in way.items()}
         if all(isinstance(size, int) and size > 0 for size in sizes.values()):
             steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
@@ -121,6 +121,7 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
     why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
+    why = why if get(unless) is None else f"under {unless} they depend on the number of processes"
     cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
     return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)
 
