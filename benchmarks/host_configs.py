@@ -95,6 +95,22 @@ HOSTS = {
         ["tinker_cookbook/recipes/math_rl/train.py", "tinker_cookbook/recipes/code_rl/train.py",
          "tinker_cookbook/recipes/rl_loop.py"],
     ),
+    "axolotl": (
+        "axolotl-ai-cloud/axolotl@067b021c",
+        {".yaml": f"plugins: [bandpo.integrations.axolotl.Plugin]\ntrust_region: {NODE}\n"},
+        ["examples/llama-3/qlora-1b-gdpo.yaml", *(f"src/axolotl/integrations/nemo_gym/examples/nemo_gym_{name}.yaml"
+         for name in ("multi_env", "multi_turn", "sudoku"))],
+    ),
+    "AsyncGRPO": (
+        "huggingface/trl@f2cd5771",
+        {".py": "AsyncBandPOTrainer(trust_region='band:kl:0.05')\n"},
+        ["examples/scripts/async_grpo.py", "examples/scripts/openenv/opencode.py"],
+    ),
+    "Liger": (
+        "linkedin/Liger-Kernel@ead96b61",
+        {".py": PYTHON.format("liger", "")},
+        ["benchmark/scripts/benchmark_grpo_loss.py", "benchmark/scripts/benchmark_grpo_loss_kernel.py"],
+    ),
     "TRL": (
         "huggingface/trl@f2cd5771",
         {},
