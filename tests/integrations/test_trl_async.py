@@ -82,6 +82,9 @@ def rows():
     return found
 
 
+EPSILONS = ("epsilon_low", "epsilon_high")
+
+
 def run(cls, row, rule=None):
     """Value and gradient of TRL's `compute_loss`, and what it logs."""
     inputs, logps, _ = row
@@ -89,7 +92,7 @@ def run(cls, row, rule=None):
     trainer = object.__new__(cls)
     device = SimpleNamespace(num_processes=2, reduce=lambda x, reduction: x, gather=lambda x: x)
     zeros = ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s")
-    epsilon = {"epsilon_low": 0.2, "epsilon_high": 0.28}
+    epsilon = {"epsilon_low": 0.2, "epsilon_high": 0.28} if rule is None else dict.fromkeys(EPSILONS, "replaced")
     vars(trainer).update(
         {f"_step_{name}": 0.0 for name in zeros}, accelerator=device, aux_loss_enabled=False, **epsilon
     )
@@ -163,6 +166,9 @@ def test_the_epsilons_are_left_as_they_were_even_if_the_loss_raises(rows):
     with pytest.raises(ZeroDivisionError):
         trainer.compute_loss(lambda **named: 1 / 0, dict(rows[0][0]))
     assert (trainer.epsilon_low, trainer.epsilon_high) == ("as before", "as before")
+    trainer.epsilon_high = 0.28
+    with pytest.raises(ValueError, match=r"replaces epsilon_low, epsilon_high = .*0\.28.*, set since"):
+        trainer.compute_loss(lambda **named: 1 / 0, dict(rows[0][0]))
 
 
 class Asking(bandpo.Region):

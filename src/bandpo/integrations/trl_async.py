@@ -41,6 +41,8 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         mask, old, advantages = unpack(responses, torch.ones_like(responses), old, advantages)
         bounds = self._limits({}, old, advantages, mask)
         kept = self.epsilon_low, self.epsilon_high
+        if any(isinstance(each, int | float) for each in kept):
+            raise ValueError(f"trust_region replaces epsilon_low, epsilon_high = {kept}, set since: leave them alone")
         vars(self).update({name: x[mask] if isinstance(x, Tensor) else x for name, x in bounds.items()})
         try:
             return super().compute_loss(model, inputs, *others, **named)
