@@ -44,6 +44,7 @@ def test_inspect_and_we_read_the_same_scores_from_what_we_wrote(folder, tmp_path
         assert (read.status, read.eval.task, read.eval.model, len(read.samples)) == (
             "success", graded.data, "m", graded.score.size,
         )  # fmt: skip
+        assert read.stats.model_usage["m"].output_tokens == 2 * graded.score.size
         found = {score.reducer: score.metrics["mean"].value for score in read.results.scores}
         want = {"mean": 1} | {f"pass_at_{k}": k for k in (2, 4)}
         assert found == pytest.approx({name: per_prompt(graded.score, k).mean() for name, k in want.items()})

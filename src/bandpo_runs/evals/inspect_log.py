@@ -46,7 +46,9 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
             "metadata": {"label": facts["label"]},
         }  # fmt: skip
         rows = [_row(s, own[s.prompt], graded, scorer, facts["model"]) for s in samples if s.data == graded.data]
-        log = EvalLog.model_validate({"status": "success", "eval": spec, "samples": rows})
+        used = sum(sample.tokens or 0 for sample in samples if sample.data == graded.data)
+        stats = {"model_usage": {facts["model"]: {"output_tokens": used, "total_tokens": used}} if used else {}}
+        log = EvalLog.model_validate({"status": "success", "eval": spec, "samples": rows, "stats": stats})
         recompute_metrics(log)
         path = to / (re.sub(r"[^\w.@+-]+", "-", f"{facts['label']}_{graded.data}") + ".eval")
         write_eval_log(log, str(path))
