@@ -45,11 +45,13 @@ def test_inspect_and_we_read_the_same_scores_from_what_we_wrote(folder, tmp_path
             "success", graded.data, "m", graded.score.size,
         )  # fmt: skip
         assert read.stats.model_usage["m"].output_tokens == 2 * graded.score.size
+        assert {read.stats.started_at[:19], read.stats.completed_at[:19]} == {"2026-11-26T20:00:00"}
         found = {score.reducer: score.metrics["mean"].value for score in read.results.scores}
         want = {"mean": 1} | {f"pass_at_{k}": k for k in (2, 4)}
         assert found == pytest.approx({name: per_prompt(graded.score, k).mean() for name, k in want.items()})
         for sample in read.samples:
             at = sample.id - 1, sample.epoch - 1
+            assert sample.model_usage["m"].output_tokens == 2
             assert sample.output.completion in (graded.asked[at[0]][1], "no")
             assert sample.scores["exact"].value == ("C" if graded.score[at] else "I")
             assert sample.output.stop_reason == ("stop", "max_tokens", "unknown", "stop")[at[1]]

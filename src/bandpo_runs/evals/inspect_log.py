@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,22 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
     reducers = ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]
     named = ("temperature", "top_p", "top_k", "max_tokens", "seed")
     sampling = {name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)}
+    began = datetime.fromisoformat(facts.get("started", "1970-01-01T00:00:00+00:00"))
+    times = {"started_at": began, "completed_at": began + timedelta(seconds=facts.get("wall_seconds", 0.0))}
     for graded in read_graded(folder, scorer):
         own = [question for question in questions if question.data == graded.data]
         spec = {
-            "created": facts.get("started", "1970-01-01T00:00:00+00:00"), "task": graded.data, "model": facts["model"],
+            "created": began, "task": graded.data, "model": facts["model"],
             "dataset": {"name": graded.data, "samples": len(own), "sample_ids": [*range(1, len(own) + 1)]},
             "config": {"epochs": n, "epochs_reducer": reducers}, "model_generate_config": sampling,
             "metadata": {"label": facts["label"]},
         }  # fmt: skip
         rows = [_row(s, own[s.prompt], graded, scorer, facts["model"]) for s in samples if s.data == graded.data]
         used = sum(sample.tokens or 0 for sample in samples if sample.data == graded.data)
-        stats = {"model_usage": {facts["model"]: {"output_tokens": used, "total_tokens": used}} if used else {}}
-        log = EvalLog.model_validate({"status": "success", "eval": spec, "samples": rows, "stats": stats})
+        usage = {facts["model"]: {"output_tokens": used, "total_tokens": used}} if used else {}
+        log = EvalLog.model_validate(
+            {"status": "success", "eval": spec, "samples": rows, "stats": {**times, "model_usage": usage}}
+        )
         recompute_metrics(log)
         path = to / (re.sub(r"[^\w.@+-]+", "-", f"{facts['label']}_{graded.data}") + ".eval")
         write_eval_log(log, str(path))
@@ -68,4 +73,5 @@ def _row(sample: Sample, question: Question, graded: Any, scorer: str, model: st
         "id": sample.prompt + 1, "epoch": sample.sample + 1, "input": asked, "target": question.answer,
         "messages": [*asked_in, said], "scores": {scorer: grade},
         "output": {"model": model, "choices": [choice], "error": sample.error, "usage": usage},
+        "model_usage": {model: usage} if usage else {},
     }  # fmt: skip
