@@ -1,0 +1,133 @@
+"""research/measurements/smollm2_reuse.py: its two short cuts against TRL's and transformers', and its search."""
+
+from __future__ import annotations
+
+import pytest
+import recipe
+import torch
+import yaml
+from datasets import Dataset
+
+from bandpo import Clip
+from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo_runs import toy
+from research.measurements import smollm2_reuse
+from research.measurements.smollm2_reuse import Trainer, chosen, left, sample, task_of
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    recipe.make(tmp_path)
+    args = BandPOConfig(
+        str(tmp_path / "out"), per_device_train_batch_size=4, num_generations=4, max_completion_length=6,
+        steps_per_generation=2, use_cpu=True, bf16=False, report_to="none", activation_checkpointing=False,
+    )  # fmt: skip
+    rows = Dataset.from_list(toy.prompts(4, seed=0))
+    return Trainer(str(tmp_path / "model"), recipe.share_of_even, args, rows, trust_region=Clip(0.2, 0.2))
+
+
+def batch():
+    """Return three prompts that begin alike, each twice or more, with answers of all lengths."""
+    draw = torch.Generator().manual_seed(0)
+    prompts = torch.randint(0, 10, (3, 5), generator=draw)
+    prompts[:, :3] = prompts[0, :3]
+    prompts = prompts[[2, 0, 1, 1, 0, 2, 2, 0]]
+    answers = torch.randint(0, 10, (8, 6), generator=draw)
+    lengths = torch.tensor([1, 6, 2, 3, 1, 4, 2, 1])
+    return torch.cat((prompts, answers), 1), (torch.arange(6) < lengths[:, None]).long()
+
+
+def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
+    ids, mask = batch()
+    old = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * 3
+    inputs = {
+        "prompt_ids": ids[:, :5], "prompt_mask": torch.ones_like(ids[:, :5]), "completion_ids": ids[:, 5:],
+        "completion_mask": mask, "old_per_token_logps": old, "num_items_in_batch": mask.sum(),
+        "advantages": torch.tensor([1.0, 0.0, -0.5, 2.0, 0.0, 0.3, 0.0, -1.0]),
+    }  # fmt: skip
+    found = []
+    for kind in (BandPOTrainer, Trainer):
+        trainer.__class__ = kind
+        trainer.model.zero_grad()
+        loss = trainer._compute_loss(trainer.model, inputs)
+        loss.backward()
+        found.append((loss.detach(), {name: x.grad.clone() for name, x in trainer.model.named_parameters()}))
+    (loss, grads), (our_loss, our_grads) = found
+    assert float(loss) == pytest.approx(float(our_loss), abs=1e-6)
+    largest = max(float(x.abs().max()) for x in grads.values())
+    for name, grad in grads.items():
+        torch.testing.assert_close(our_grads[name], grad, rtol=0, atol=1e-5 * largest, msg=name)
+    nothing = inputs | {"advantages": torch.zeros(8)}
+    trainer.model.zero_grad()
+    trainer._compute_loss(trainer.model, nothing).backward()
+    assert all(not x.grad.any() for x in trainer.model.parameters() if x.grad is not None)
+
+
+def test_old_log_probabilities_are_the_samplers(trainer):
+    ids, _ = batch()
+    torch.manual_seed(0)
+    answers, logps = sample(trainer.model, ids[:, :5], 3, 6)
+    assert len({len(answer) for answer in answers}) > 1
+    for prompt, answer, ours in zip(ids[:, :5], answers, logps, strict=True):
+        with torch.no_grad():
+            logits = trainer.model(torch.cat((prompt, torch.tensor(answer)))[None]).logits[0, 4:-1]
+        theirs = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(ours), theirs, rtol=0, atol=1e-5)
+
+
+def test_tokens_are_drawn_with_the_models_probabilities(trainer):
+    ids, _ = batch()
+    torch.manual_seed(0)
+    answers, _ = sample(trainer.model, ids[:1, :5].repeat(20_000, 1), -1, 2)
+    for prefix in ([], [3]):
+        drawn = torch.tensor([x[len(prefix)] for x in answers if x[: len(prefix)] == prefix])
+        with torch.no_grad():
+            logits = trainer.model(torch.cat((ids[0, :5], torch.tensor(prefix, dtype=torch.long)))[None]).logits
+        chances = logits[0, -1].softmax(-1)
+        shares = drawn.bincount(minlength=len(chances)) / len(drawn)
+        assert len(drawn) > 500
+        assert ((shares - chances).abs() < 5 * (chances / len(drawn)).sqrt()).all()
+
+
+def test_a_run_is_a_row(tmp_path, monkeypatch):
+    recipe.make(tmp_path)
+    node = recipe.node(
+        tmp_path, tmp_path / "run", rounds=2, data={"eval_size": 5},
+        reward="test_smollm2:of_odd_length", trainer={"max_completion_length": 6},
+    )  # fmt: skip
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
+    monkeypatch.setattr(smollm2_reuse, "RECIPE", tmp_path / "base.yaml")
+    monkeypatch.setitem(smollm2_reuse.RULES, "tight", {"type": "clip", "eps_low": 1e-4, "eps_high": 1e-4})
+    row = smollm2_reuse.train(task_of("tight", 2, 5e-3, 0, 2), str(tmp_path / "model"), "cpu")
+    assert tuple(row) == smollm2_reuse.COLUMNS
+    assert 0 < float(row["right"]) < 1
+    assert 0.3 < float(row["clipped"]) <= 1
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2_reuse, "CSV", tmp_path / "rows.csv")
+    rest = dict.fromkeys(("reward", "clipped", "seconds", "hardware", "torch", "commit"), "")
+    return lambda rate, seed, right: smollm2_reuse.add(
+        task_of("no clip", 1, rate, seed, 24) | {"right": f"{right}"} | rest
+    )
+
+
+def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add):
+    def todo():
+        return [(task["learning_rate"], task["seed"]) for task in left(["no clip"], 1, 24, 2)]
+
+    assert todo() == [(rate, 0) for rate in (5e-6, 1e-5, 2e-5, 4e-5)]
+    for rate, right in ((5e-6, 0.7), (1e-5, 0.8), (2e-5, 0.66), (4e-5, 0.6)):
+        add(rate, 0, right)
+    assert todo() == [(rate, 1) for rate in (5e-6, 1e-5, 2e-5)]  # 4e-5 is .2 behind
+    for rate, right in ((5e-6, 0.9), (1e-5, 0.8), (2e-5, 0.62)):
+        add(rate, 1, right)
+    assert todo() == [(rate, 2) for rate in (5e-6, 1e-5)]  # 2e-5 is .16 behind on two seeds
+    add(5e-6, 2, 0.7)
+    assert chosen("no clip", 1, 24) is None
+    add(1e-5, 2, 0.75)
+    assert chosen("no clip", 1, 24) == 1e-5
+    assert todo() == [(1e-5, 100), (1e-5, 101)]
+    add(1e-5, 100, 0.5)
+    assert todo() == [(1e-5, 101)]
