@@ -115,10 +115,10 @@ class SharedPrompts(GRPOTrainer):
         answers, self._drawn = sample(self.model, prompts, self.eos_token_ids[0], self.max_completion_length)
         return answers, None
 
-    def _compute_loss(self, model, inputs):
+    def compute_loss(self, model, inputs, *others, **named):
         """Keep what the loss is of, for its log-probabilities."""
         self._loss_of = inputs
-        return super()._compute_loss(model, inputs)
+        return super().compute_loss(model, inputs, *others, **named)
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, *others, compute_entropy=False, **named
@@ -256,17 +256,15 @@ def chosen(rule: str, uses: int, rounds: int) -> float | None:
 
 
 def left(rules: list[str], uses: int, rounds: int, until: int) -> list[dict[str, Any]]:
-    """Return the runs to do next: one seed of the search, or all that judge."""
-    search = {rule: searched(rule, uses, rounds) for rule in rules}
-    for seed in SEARCH:
-        missing = [
-            task_of(rule, uses, rate, seed, rounds)
-            for rule, rates in search.items()
-            for rate, found in rates.items()
-            if seed not in found and not is_behind(rates, rate)
-        ]
-        if missing:
-            return missing
+    """Return the runs to do next: one seed of each search, or all that judge."""
+    missing = []
+    for rule in rules:
+        rates = searched(rule, uses, rounds)
+        kept = {rate: found for rate, found in rates.items() if not is_behind(rates, rate)}
+        seed = min(SEARCH, key=lambda seed: (all(seed in found for found in kept.values()), seed))
+        missing += [task_of(rule, uses, rate, seed, rounds) for rate, found in kept.items() if seed not in found]
+    if missing:
+        return missing
     done = {(row["rule"], row["uses"], row["rounds"], row["seed"]) for row in read()}
     return [
         task_of(rule, uses, chosen(rule, uses, rounds), seed, rounds)

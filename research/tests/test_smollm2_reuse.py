@@ -8,22 +8,21 @@ import torch
 import yaml
 from datasets import Dataset
 
-from bandpo import Clip
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo_runs import toy
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import Trainer, chosen, left, sample, task_of
 
 
-@pytest.fixture
-def trainer(tmp_path):
+@pytest.fixture(params=["clip:0.2:0.2", "weighted-clip"])
+def trainer(tmp_path, request):
     recipe.make(tmp_path)
     args = BandPOConfig(
         str(tmp_path / "out"), per_device_train_batch_size=4, num_generations=4, max_completion_length=6,
         steps_per_generation=2, use_cpu=True, bf16=False, report_to="none", activation_checkpointing=False,
     )  # fmt: skip
     rows = Dataset.from_list(toy.prompts(4, seed=0))
-    return Trainer(str(tmp_path / "model"), recipe.share_of_even, args, rows, trust_region=Clip(0.2, 0.2))
+    return Trainer(str(tmp_path / "model"), recipe.share_of_even, args, rows, trust_region=request.param)
 
 
 def batch():
@@ -49,7 +48,7 @@ def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
     for kind in (BandPOTrainer, Trainer):
         trainer.__class__ = kind
         trainer.model.zero_grad()
-        loss = trainer._compute_loss(trainer.model, inputs)
+        loss = trainer.compute_loss(trainer.model, inputs)
         loss.backward()
         found.append((loss.detach(), {name: x.grad.clone() for name, x in trainer.model.named_parameters()}))
     (loss, grads), (our_loss, our_grads) = found
@@ -59,7 +58,7 @@ def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
         torch.testing.assert_close(our_grads[name], grad, rtol=0, atol=1e-5 * largest, msg=name)
     nothing = inputs | {"advantages": torch.zeros(8)}
     trainer.model.zero_grad()
-    trainer._compute_loss(trainer.model, nothing).backward()
+    trainer.compute_loss(trainer.model, nothing).backward()
     assert all(not x.grad.any() for x in trainer.model.parameters() if x.grad is not None)
 
 
