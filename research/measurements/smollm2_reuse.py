@@ -175,26 +175,28 @@ def select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 
 @torch.no_grad()
 def sample(model: Any, prompts: Tensor, end: int, longest: int) -> tuple[list[list[int]], list[list[float]]]:
-    """Return an answer to each prompt, at temperature 1, and the log-probabilities of its tokens."""
-    cache, last, of = prefill(model, prompts)
-    hidden, cache, running = last[of], select(cache, of), torch.arange(len(prompts), device=prompts.device)
+    """Return an answer to each prompt, at temperature 1, and the log-probabilities of its tokens.
+
+    Answers that are the same so far are read once.
+    """
+    cache, hidden, of = prefill(model, prompts)
+    running = torch.arange(len(prompts), device=prompts.device)
     answers: list[list[int]] = [[] for _ in prompts]
     logps: list[list[float]] = [[] for _ in prompts]
     for _ in range(longest):
         every = model.lm_head(hidden).log_softmax(-1)
-        chances = every.exp().double().cumsum(-1)  # torch.multinomial takes six times as long
+        chances = every.exp().double().cumsum(-1)[of]  # torch.multinomial takes six times as long
         drawn = torch.rand(len(running), 1, dtype=chances.dtype, device=chances.device) * chances[:, -1:]
-        tokens = torch.searchsorted(chances, drawn, right=True)
-        of_drawn = every.gather(-1, tokens)
-        for row, token, logp in zip(running.tolist(), tokens[:, 0].tolist(), of_drawn[:, 0].tolist(), strict=True):
+        tokens = torch.searchsorted(chances, drawn, right=True)[:, 0]
+        for row, token, logp in zip(running.tolist(), tokens.tolist(), every[of, tokens].tolist(), strict=True):
             answers[row].append(token)
             logps[row].append(logp)
-        go = (tokens[:, 0] != end).nonzero()[:, 0]
-        if len(go) == 0:
+        if len(go := (tokens != end).nonzero()[:, 0]) == 0:
             break
-        if len(go) < len(running):
-            running, tokens, cache = running[go], tokens[go], select(cache, go)
-        hidden = model.model(tokens, past_key_values=cache).last_hidden_state[:, -1]
+        running = running[go]
+        (rows, read), of = torch.stack((of[go], tokens[go])).unique(dim=1, return_inverse=True)
+        cache = select(cache, rows)
+        hidden = model.model(read[:, None], past_key_values=cache).last_hidden_state[:, -1]
     return answers, logps
 
 
