@@ -23,7 +23,9 @@ import csv
 import json
 import multiprocessing
 import queue
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -306,6 +308,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many, and stop those left")
     parser.add_argument("--until", type=int, default=20, metavar="SEEDS", help="that judge")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the workers would go on
     device = "cuda" if torch.cuda.is_available() else "cpu"
     end = time.monotonic() + 60 * args.minutes
     context = multiprocessing.get_context("spawn")
