@@ -5,7 +5,8 @@
 An environment of the Python that runs this command gets the trainer's release, then what that names in its metadata but
 what has no build without a GPU, then bandpo by `pip install .`, all with the torch of constraints.txt. In it our module
 for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed package, with
-no stand-in for it or for what it imports. `--write` replaces the rows of these trainers in benchmarks/host_installs.csv.
+no stand-in for it or for what it imports.
+`--write` replaces their rows of this Python in benchmarks/host_installs.csv.
 """
 
 import argparse
@@ -30,7 +31,7 @@ SKYRL, LIMITS, RECIPES = (f"tests/hosts/test_{name}.py" for name in ("skyrl", "l
 HOSTS = {
     "SkyRL": ("skyrl[skyrl-train]==0.3.0", "flash-attn", "", "bandpo.integrations.skyrl", SKYRL),
     "Trinity-RFT": ("trinity-rft==0.6.0", "flash-attn", "", "bandpo.integrations.trinity", LIMITS),
-    "RLinf": ("rlinf[agentic-vllm]==0.3.0", "vllm", "", "bandpo.integrations.rlinf", LIMITS),
+    "RLinf": ("rlinf==0.3.0", "", "regex", "bandpo.integrations.rlinf", LIMITS),
     "torchtitan": ("torchtitan==0.3.0", NO_CPU, VLLM, "bandpo.integrations.torchtitan", LIMITS),
     "ms-swift": ("ms-swift==4.6.0", "", "msgspec", "swift.rlhf_trainers.grpo_trainer", RECIPES),
     "OpenRLHF": ("openrlhf==0.11.2", f"flash-attn {NO_CPU}", VLLM, "openrlhf.trainer.ray.ppo_actor", RECIPES),
@@ -79,17 +80,15 @@ def row(folder: Path, host: str) -> dict[str, object]:
     after = run(*pip, "check").stdout.splitlines()
     about = run(python, "-c", "import torch; print(torch.__version__)").stdout.strip()
     imported = run(python, "-c", f"import {module}")
-    options = [
-        *["-m", "pytest", "-q", "-n", "0", "-W", "default", "-p", "no:cacheprovider", "tests/hosts/test_installed.py"],
-        tests,
-    ]
+    errors = [line for line in imported.stderr.splitlines() if line[:1].isalpha() and "Error: " in line]
     name = module.removeprefix("bandpo.integrations.").partition(".")[0]
-    tested = run(python, *options, "-k", f"{name} and not wrong")
+    options = ["-q", "-n", "0", "-W", "default", "-p", "no:cacheprovider", "-k", f"{name} and not wrong"]
+    tested = run(python, "-m", "pytest", *options, "tests/hosts/test_installed.py", tests)
     print(tested.stdout)
     return {
         **{"host": host, "installed": package, "left out": left_out, "added": added},
         **{"python": platform.python_version(), "torch": about},
-        "imports": "yes" if imported.returncode == 0 else imported.stderr.splitlines()[-1],
+        "imports": "yes" if imported.returncode == 0 else errors[-1],
         "tests": tested.stdout.splitlines()[-1].partition(" in ")[0],
         "conflicts": "; ".join(line for line in after if line not in before),
         **{"date": str(datetime.date.today()), "commit": source_commit()},
@@ -97,16 +96,16 @@ def row(folder: Path, host: str) -> dict[str, object]:
 
 
 def write(new: dict[str, object]) -> None:
-    """Replace the row of this trainer, and keep the others."""
+    """Replace the row of this trainer and Python, and keep the others."""
     path, rows = Path(__file__).with_suffix(".csv"), {}
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
-            rows = {each["host"]: each for each in csv.DictReader(file)}
-    rows[str(new["host"])] = new
+            rows = {(each["host"], each["python"]): each for each in csv.DictReader(file)}
+    rows[str(new["host"]), str(new["python"])] = new
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows[host] for host in HOSTS if host in rows)
+        writer.writerows(rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host)
 
 
 def main() -> None:

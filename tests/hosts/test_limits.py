@@ -1,9 +1,8 @@
 """The trainers whose loss has two numbers, in whose place the bounds of each token are put.
 
-Their own functions run where they are installed, and with BANDPO_HOSTS=FOLDER: the folder has a checkout or an unpacked
-wheel of each trainer, in a folder of its module's name (FOLDER/xtuner/xtuner/v1). Then what these import of other packages
-is a stand-in, and torch.compile is off. The model's log-probabilities are put in. Else the helper and the refusals are
-tested.
+Their own functions run where they are installed, and with BANDPO_HOSTS=FOLDER: it has a checkout or an unpacked wheel
+of each trainer, in a folder of its module's name (FOLDER/xtuner/xtuner/v1). Then what these import of others is a
+stand-in, and torch.compile is off. The model's log-probabilities are put in. Else the helper and refusals are tested.
 """
 
 import importlib
@@ -157,6 +156,8 @@ RUNS = {
 def find(monkeypatch, sources):
     """Take a trainer's modules from BANDPO_HOSTS, else the installed ones, or skip."""
     if FOLDER is not None:
+        if not sources.folder.is_dir():
+            pytest.skip(f"BANDPO_HOSTS has no folder {sources.package}")
         monkeypatch.setattr(sys, "meta_path", [sources, *sys.meta_path])
         monkeypatch.setattr(torch, "compile", lambda fn=None, **named: fn or (lambda fn: fn))
     elif importlib.util.find_spec(sources.package) is None:
