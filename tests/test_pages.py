@@ -142,5 +142,5 @@ def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
     hosts.ROWS.write_text(rows.replace("from its source,bit for bit,equal", "read,,"))
     assert hosts.table().count("| read | not run | not run |") == rows.count("from its source") + rows.count(",read,,")
     hosts.ROWS.write_text(rows.replace("from its source,bit for bit", "read,bit for bit"))
-    with pytest.raises(ValueError, match="Trinity-RFT: run must be one of"):
+    with pytest.raises(ValueError, match="xtuner: run must be one of"):
         hosts.table()

@@ -1,8 +1,10 @@
 """A made batch of log-probabilities over decades of the old probability, both signs of A, with garbage in padding."""
 
+import ast
 import itertools
 
 import torch
+from scripts import ROOT
 
 import bandpo
 
@@ -61,3 +63,10 @@ def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, apply
         return bandpo.policy_loss(x, old_logps, advantages, mask, objective, normalizer=normalizer, **tensors)[0]
 
     return gradient(loss, logps)
+
+
+def lines(host):
+    """What the docstring of `bandpo.integrations.<host>` gives to copy: its indented lines."""
+    source = (ROOT / "src" / "bandpo" / "integrations" / f"{host}.py").read_text(encoding="utf-8")
+    text = ast.get_docstring(ast.parse(source)) or ""
+    return "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))

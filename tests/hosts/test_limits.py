@@ -1,8 +1,8 @@
 """The trainers whose loss has two numbers, in whose place the bounds of each token are put.
 
-With BANDPO_HOSTS=FOLDER their own functions run: the folder has a checkout or an unpacked wheel of each trainer, in a
-folder of its module's name (FOLDER/xtuner/xtuner/v1). What these import of other packages is a stand-in, the model's
-log-probabilities are put in, and torch.compile is off. Without it, the helper and the refusals are tested.
+Their own functions run where they are installed, and with BANDPO_HOSTS=FOLDER: it has a checkout or an unpacked wheel
+of each trainer, in a folder of its module's name (FOLDER/xtuner/xtuner/v1). Then what these import of others is a
+stand-in, and torch.compile is off. The model's log-probabilities are put in. Else the helper and refusals are tested.
 """
 
 import importlib
@@ -151,7 +151,24 @@ RUNS = {
     "slime": (slime, ["megatron", "slime.utils.http_utils"], [], 3.0, None),
     "torchtitan": (torchtitan, TITAN, ["torchtitan.config", "torchtitan.experiments.rl.losses"], None, 10.0),
 }
-run = pytest.mark.skipif(FOLDER is None, reason="BANDPO_HOSTS names no folder")
+
+
+def find(monkeypatch, sources):
+    """Take a trainer's modules from BANDPO_HOSTS, else the installed ones, or skip."""
+    if FOLDER is not None:
+        if not sources.folder.is_dir():
+            pytest.skip(f"BANDPO_HOSTS has no folder {sources.package}")
+        monkeypatch.setattr(sys, "meta_path", [sources, *sys.meta_path])
+        monkeypatch.setattr(torch, "compile", lambda fn=None, **named: fn or (lambda fn: fn))
+    elif importlib.util.find_spec(sources.package) is None:
+        pytest.skip(f"{sources.package} is not installed, and BANDPO_HOSTS names no folder")
+
+
+def forget(before, *packages):
+    """Let what came from BANDPO_HOSTS be imported anew."""
+    for each in set(sys.modules) - before if FOLDER is not None else ():
+        if each.split(".")[0] in packages:
+            del sys.modules[each]
 
 
 @pytest.fixture
@@ -160,28 +177,24 @@ def host(request, monkeypatch):
     name = request.param
     call, absent, whole, *_ = RUNS[name]
     before = set(sys.modules)
-    monkeypatch.setattr(sys, "meta_path", [Sources(Path(FOLDER) / name, name, absent, whole), *sys.meta_path])
-    monkeypatch.setattr(torch, "compile", lambda **named: lambda fn: fn)
+    find(monkeypatch, Sources(Path(FOLDER or "") / name, name, absent, whole))
     more = (monkeypatch,) if call in (slime, miles, torchtitan) else ()
     yield name, lambda region, tensors: call(region, tensors, importlib.import_module, *more)
-    for each in set(sys.modules) - before:
-        if each.split(".")[0] in (name, *(x.split(".")[0] for x in absent)) or each == f"bandpo.integrations.{name}":
-            del sys.modules[each]
+    forget(before, name, *(x.split(".")[0] for x in absent))
+    sys.modules.pop(f"bandpo.integrations.{name}", None)
 
 
 def dtypes(name):
-    """RLinf refuses float64, and miles computes ratios in float32."""
-    return [torch.float32] if name in ("rlinf", "miles") else [torch.float32, torch.float64]
+    """RLinf and the statistics of AReaL refuse float64, and miles computes ratios in float32."""
+    return [torch.float32] if name in ("rlinf", "miles", "areal") else [torch.float32, torch.float64]
 
 
-@run
 @pytest.mark.parametrize("host", RUNS, indirect=True)
 def test_clip_is_the_hosts_own_loss_bit_for_bit(host):
     name, loss = host
     assert_clip_is_its_own(loss, dtypes(name))
 
 
-@run
 @pytest.mark.parametrize("region", BANDS)
 @pytest.mark.parametrize("host", RUNS, indirect=True)
 def test_band_is_policy_loss(host, region):

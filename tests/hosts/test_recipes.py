@@ -1,7 +1,7 @@
 """The lines of docs/recipes.md, run against the function of each trainer that they change.
 
-As in test_limits.py with BANDPO_HOSTS=FOLDER, which has a checkout or an unpacked wheel of each trainer. Of it only the
-modules in OWN run; all others, and the packages in ABSENT, are stand-ins.
+As in test_limits.py where a trainer is installed, or with BANDPO_HOSTS=FOLDER, which has a checkout or a wheel of each.
+Of these only the modules in OWN run; all others, and the packages in ABSENT, are stand-ins.
 """
 
 import importlib
@@ -17,7 +17,17 @@ import pytest
 import torch
 from made import BANDS, batch, gradient
 from scripts import ROOT
-from test_limits import CLIP, FOLDER, PROBABILITIES, Sources, assert_band_is_policy_loss, assert_clip_is_its_own, run
+from test_limits import (
+    CLIP,
+    FOLDER,
+    PROBABILITIES,
+    Sources,
+    assert_band_is_policy_loss,
+    assert_clip_is_its_own,
+    dtypes,
+    find,
+    forget,
+)
 
 import bandpo
 
@@ -36,8 +46,9 @@ RULE = 'bandpo.Band("kl", 0.05)'
 
 
 def areal(module, tensors):
-    """Its own caller of the loss, which looks the name up."""
+    """Its own caller of the loss, which looks the name up. Its statistics are of one batch until they are logged."""
     _, old, advantages, mask = tensors
+    module.stats_tracker.export()
     data = {"logprobs": old, "prox_logp": old, "advantages": advantages, "loss_mask": mask}
     return lambda x: module.grpo_loss_fn(x, torch.zeros_like(x), data, 0.2, 0.28, 3.0)
 
@@ -186,49 +197,47 @@ def look(folder, package):
 def trainer(request, monkeypatch):
     """Return `loss(region, tensors)` of a trainer, from its own files and the lines of the page."""
     package = request.param
-    _, file, _, line, text = RECIPES[package]
-    folder, before = Path(FOLDER) / package, set(sys.modules)
-    if not folder.is_dir():
-        pytest.skip(f"BANDPO_HOSTS has no folder {package}")
-    look(folder, package)
-    monkeypatch.setattr(sys, "meta_path", [Own(folder, package, ABSENT.split(), OWN.split()), *sys.meta_path])
-    monkeypatch.setattr(torch, "compile", lambda fn=None, **named: fn or torch.compile)
+    _, file, name, line, text = RECIPES[package]
+    folder, before = Path(FOLDER or "") / package, set(sys.modules)
+    find(monkeypatch, Own(folder, package, ABSENT.split(), OWN.split()))
+    if FOLDER is not None:
+        look(folder, package)
+    replaced = pytest.MonkeyPatch()
 
     def loss(region, tensors):
-        forget()
+        replaced.undo()
+        forget(before, package, *ABSENT.split())
         module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
         recipe = ModuleType("bandpo_recipe")
         monkeypatch.setitem(sys.modules, recipe.__name__, recipe)
         if region is not None:
             recipe.REGION = region
+            if line:
+                replaced.setattr(module, name, getattr(module, name))
+            if package == "swift":
+                mapping = importlib.import_module("swift.trainers").TrainerFactory.TRAINER_MAPPING
+                replaced.setitem(mapping, "grpo", mapping["grpo"])
             exec(text.replace(RULE, "REGION"), vars(recipe))
             exec(line, vars(module))
         return RUNS[package][0](module, tensors)
 
-    def forget():
-        for each in set(sys.modules) - before:
-            if each.split(".")[0] in (package, *ABSENT.split()):
-                del sys.modules[each]
-
     yield package, loss
-    forget()
+    replaced.undo()
+    forget(before, package, *ABSENT.split())
 
 
-@run
 @pytest.mark.parametrize("trainer", RUNS, indirect=True)
 def test_clip_is_the_trainers_own_loss_bit_for_bit(trainer):
-    assert_clip_is_its_own(trainer[1], (torch.float32, torch.float64))
+    assert_clip_is_its_own(trainer[1], dtypes(trainer[0]))
 
 
-@run
 @pytest.mark.parametrize("region", BANDS)
 @pytest.mark.parametrize("trainer", RUNS, indirect=True)
 def test_band_is_policy_loss(trainer, region):
     package, loss = trainer
-    assert_band_is_policy_loss(loss, region, (torch.float32, torch.float64), *RUNS[package][1:])
+    assert_band_is_policy_loss(loss, region, dtypes(package), *RUNS[package][1:])
 
 
-@run
 @pytest.mark.parametrize("trainer", RUNS, indirect=True)
 def test_a_rule_that_needs_more_is_refused_at_the_first_loss(trainer):
     tensors = batch(PROBABILITIES)

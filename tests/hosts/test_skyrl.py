@@ -1,24 +1,26 @@
 """The loss that SkyRL calls, against SkyRL's own losses on the same tensors, called as its worker calls them."""
 
 import pickle
+import sys
 import typing
 
 import cloudpickle
 import pytest
 import torch
 import typing_extensions
-from made import BANDS, RATIOS, around, batch, gradient, policy_loss
+from made import BANDS, RATIOS, around, batch, gradient, lines, policy_loss
 
 import bandpo
 
-typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3.0 itself is refused by pydantic on Python 3.11
+if sys.version_info < (3, 12):
+    typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3.0 itself is refused by pydantic on Python 3.11
 
-from skyrl.backends.skyrl_train.utils import ppo_utils  # noqa: E402
-from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry  # noqa: E402
-from skyrl.train.config import AlgorithmConfig  # noqa: E402
+from skyrl.backends.skyrl_train.utils import ppo_utils
+from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
+from skyrl.train.config import AlgorithmConfig
 
-from bandpo.integrations import skyrl  # noqa: E402
-from bandpo.integrations.skyrl import register_bandpo_loss  # noqa: E402
+from bandpo.integrations import skyrl
+from bandpo.integrations.skyrl import register_bandpo_loss
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +125,13 @@ def test_the_registered_loss_travels_as_skyrl_sends_it():
     again, again_slope, _ = run("other", batch())
     assert value == again
     assert torch.equal(slope, again_slope)
+
+
+def test_the_lines_of_the_docstring_register_what_they_say():
+    exec(lines("skyrl"), {})
+    found = run("bandpo", batch())
+    register_bandpo_loss(bandpo.Band("kl", 0.05), name="other")
+    assert torch.equal(found[1], run("other", batch())[1])
 
 
 def test_without_a_mask_every_token_counts_and_an_empty_micro_batch_gives_zeros():

@@ -1,6 +1,6 @@
 """Put BandPO into Liger-Kernel 0.8. Its GRPO takes hidden states, and makes no logits.
 
-    loss = BandPOLoss(trust_region=bandpo.Band("kl", 0.05), beta=0.0, use_ref_model=False, loss_type="grpo")
+    loss = BandPOLoss(trust_region="band:kl:0.05", beta=0.0, use_ref_model=False, loss_type="grpo")
     value, metrics = loss(hidden, lm_head.weight, completion_ids, completion_mask, advantages, old_per_token_logps=old)
 
 replaces `LigerFusedLinearGRPOLoss`. Its epsilons hold the bounds of each token; Liger does not cut them into its chunks

@@ -2,7 +2,7 @@
 
     from bandpo.integrations.rlinf import register_bandpo_loss
     def register():
-        register_bandpo_loss(bandpo.Band("kl", 0.05))
+        register_bandpo_loss("band:kl:0.05")
 
 and in its YAML `algorithm.loss_type: bandpo`. The loss is RLinf's "actor", with its dual clip, average and KL;
 `ratio_clip_eps`, `clip_ratio_low` and `clip_ratio_high` are not read. The anchor is `old_logprobs`. RLinf logs an error

@@ -1,7 +1,7 @@
 """Put BandPO into SkyRL 0.3 as a policy loss. In the entry script, before `initialize_ray`:
 
     from bandpo.integrations.skyrl import register_bandpo_loss
-    register_bandpo_loss(bandpo.Band("kl", 0.05))                   # and trainer.algorithm.policy_loss_type=bandpo
+    register_bandpo_loss("band:kl:0.05")                            # and trainer.algorithm.policy_loss_type=bandpo
 
 The loss is `bandpo.policy_loss`, a masked sum, for SkyRL divides the advantages before it and adds KL and entropy terms
 after it; `eps_clip_*` and `clip_ratio_c` are not read. bandpo must be installed on the workers. Log-ratios are clamped

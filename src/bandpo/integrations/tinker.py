@@ -1,7 +1,7 @@
 """Put BandPO into tinker 0.38. It is for `TrainingClient.forward_backward_custom`, not `create_custom_loss`.
 
     from bandpo.integrations.tinker import bandpo_loss
-    training_client.forward_backward_custom(data, bandpo_loss(bandpo.Band("kl", 0.05)))
+    training_client.forward_backward_custom(data, bandpo_loss("band:kl:0.05"))
 
 The loss is `bandpo.policy_loss`, a sum over tokens as tinker's own are: divide the advantages for a mean. The datums
 are those of tinker's `ppo`: `target_tokens`, `logprobs` (the sampler's, the anchor), `advantages`. Keep the `mask` of

@@ -1,6 +1,6 @@
 """Put BandPO into torchrl 0.14. `BandPOLoss` is `GRPOLoss` with a trust region instead of `clip_epsilon`.
 
-    loss = BandPOLoss(policy, trust_region=bandpo.Band("kl", 0.05), masking_strategy="rlhf", entropy_bonus=False)
+    loss = BandPOLoss(policy, trust_region="band:kl:0.05", masking_strategy="rlhf", entropy_bonus=False)
 
 GRPOLoss clamps the log-ratio between its `_clip_bounds`, which hold the bounds of each token here. The anchor is what
 collected the batch, `("log_probs", "full")`: the sampler. The average is torchrl's: aggregation "prompt_mean" is the
