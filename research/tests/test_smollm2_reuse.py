@@ -7,6 +7,7 @@ import recipe
 import torch
 import yaml
 from datasets import Dataset
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo_runs import toy
@@ -63,15 +64,19 @@ def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
 
 
 def test_old_log_probabilities_are_the_samplers(trainer):
-    ids, _ = batch()
     torch.manual_seed(0)
-    answers, logps = sample(trainer.model, ids[:, :5], 3, 6)
-    assert len({len(answer) for answer in answers}) > 1
-    for prompt, answer, ours in zip(ids[:, :5], answers, logps, strict=True):
-        with torch.no_grad():
-            logits = trainer.model(torch.cat((prompt, torch.tensor(answer)))[None]).logits[0, 4:-1]
-        theirs = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(ours), theirs, rtol=0, atol=1e-5)
+    trainer.model.train()
+    out = trainer._generate_and_score_completions([trainer.train_dataset[i // 4] for i in range(8)])
+    mask, prompts = out["completion_mask"], out["prompt_ids"]
+    ids, attention = torch.cat((prompts, out["completion_ids"]), 1), torch.cat((out["prompt_mask"], mask), 1)
+    theirs, _, _ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, ids, attention, mask.shape[1])
+    assert len(set(mask.sum(1).tolist())) > 1
+    torch.testing.assert_close(out["old_per_token_logps"] * mask, theirs.detach() * mask, rtol=0, atol=1e-5)
+
+
+def test_prompts_of_several_lengths_are_refused(trainer):
+    with pytest.raises(ValueError, match=r"prompts must be of one length, got \[1, 2\] tokens"):
+        trainer._generate_single_turn([[1], [1, 2]], None, {})
 
 
 def test_tokens_are_drawn_with_the_models_probabilities(trainer):
@@ -100,22 +105,23 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
     row = smollm2_reuse.train(task_of("tight", 2, 5e-3, 0, 2), str(tmp_path / "model"), "cpu")
     assert tuple(row) == smollm2_reuse.COLUMNS
     assert 0 < float(row["right"]) < 1
-    assert 0.3 < float(row["clipped"]) <= 1
+    assert float(row["clipped"]) == pytest.approx(0.75, abs=0.05)  # the first of four steps has a ratio of 1
 
 
 @pytest.fixture
 def add(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2_reuse, "CSV", tmp_path / "rows.csv")
     rest = dict.fromkeys(("reward", "clipped", "seconds", "hardware", "torch", "commit"), "")
-    return lambda rate, seed, right: smollm2_reuse.add(
-        task_of("no clip", 1, rate, seed, 24) | {"right": f"{right}"} | rest
+    return lambda rate, seed, right, rounds=24: smollm2_reuse.add(
+        task_of("no clip", 1, rate, seed, rounds) | {"right": f"{right}"} | rest
     )
 
 
-def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add):
+def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     def todo():
         return [(task["learning_rate"], task["seed"]) for task in left(["no clip"], 1, 24, 2)]
 
+    add(5e-6, 0, 0.9, rounds=12)
     assert todo() == [(rate, 0) for rate in (5e-6, 1e-5, 2e-5, 4e-5)]
     for rate, right in ((5e-6, 0.7), (1e-5, 0.8), (2e-5, 0.66), (4e-5, 0.6)):
         add(rate, 0, right)
@@ -130,3 +136,7 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add):
     assert todo() == [(1e-5, 100), (1e-5, 101)]
     add(1e-5, 100, 0.5)
     assert todo() == [(1e-5, 101)]
+    add(2e-5, 101, 0.1)  # of another rate, as from another search
+    assert todo() == [(1e-5, 101)]
+    smollm2_reuse.report(1, 24)
+    assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"

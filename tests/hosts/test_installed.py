@@ -86,7 +86,7 @@ def test_torchtitan_builds_it_over_its_own_logits():
     torch.testing.assert_close(band, (value, slope), rtol=1e-5, atol=1e-6)
 
 
-def test_swift_trains_with_the_plugin(tmp_path, monkeypatch):
+def test_swift_loads_the_plugin(tmp_path, monkeypatch):
     factory = pytest.importorskip("swift.trainers").TrainerFactory
     monkeypatch.setitem(factory.TRAINER_MAPPING, "grpo", factory.TRAINER_MAPPING["grpo"])
     own = factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo"))
