@@ -24,7 +24,7 @@ def test_the_lines_that_verl_prints_are_rows(tmp_path):
     path = tmp_path / "grpo-seed1.log"
     path.write_text(
         f"{RAY}step:0 - val-core/openai/gsm8k/acc/mean@8:np.float64(0.25)\n"
-        "Training Progress:   1%|  | 1/100\rglobal_step:7 - is no row\n"
+        "Training Progress:   1%|  | 1/100\rglobal_step:7 - is not a row\n"
         f"{RAY}step:1 - actor/entropy:0.6 - actor/pg_clipfrac:1e-03 - actor/lr(1e-4):0.01 - critic/score/mean:-0.5\n"
         "step:2 - actor/entropy:nan - name:text - critic/score/mean:0.25 - val-core/openai/gsm8k/acc/mean@8:0.5\n",
         newline="",

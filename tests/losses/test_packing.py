@@ -1,4 +1,4 @@
-"""Packed rows are laid out as the padded batch: tokens, order and gradients; what is no packed row is refused."""
+"""Packed rows are laid out as the padded batch: tokens, order and gradients; what is not a packed row is refused."""
 
 from __future__ import annotations
 

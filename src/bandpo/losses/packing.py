@@ -23,7 +23,7 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         of_tokens: what has one number for each token, of the same shape.
 
     Returns:
-        The mask (N, L), bool, and each tensor of tokens (N, L), 0 where there is no token. Gradients flow through.
+        The mask (N, L), bool, and each tensor of tokens (N, L), 0 in the padding. Gradients flow through.
 
     Raises ValueError for what does not fit, such as an id in two places of a row.
 

@@ -147,7 +147,7 @@ def resolve(name: str) -> Reward:
 
     The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too,
     last.
-    Raises UserError if there is no such function, or a library is missing.
+    Raises UserError if the function is unknown, or a library is missing.
     """
     known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict}
     if name == "math":

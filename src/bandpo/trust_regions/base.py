@@ -162,7 +162,7 @@ class Region(Node, ABC, family="trust region"):
         return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
 
     def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return the number of these fields from which on each token is inside. None where there is no formula."""
+        """Return the number of these fields from which on each token is inside. None without a formula."""
 
     def cases(self) -> dict[str, Region]:
         """Name the rule that it is in each case. It is empty where it is one rule that asks for p alone."""

@@ -122,7 +122,7 @@ class Band(Region):
     if the sampler is taken for the old policy; the gradient of the others is the same up to DPPO's cap of r.
 
     Args:
-        divergence: a registered name, or a `Divergence` (then there is no config node until it is registered).
+        divergence: a registered name, or a `Divergence` (without a config node until it is registered).
         delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius). inf: the simplex.
         delta_low: another radius for the lower bound, or None.
         delta_high: another radius for the upper bound, or None.

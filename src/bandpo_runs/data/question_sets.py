@@ -56,7 +56,7 @@ def read(
         copies: see `evaluation_set`.
 
     Raises:
-        UserError: there is no such data, or it has no questions or two answers to one.
+        UserError: the data are not found, have no questions, or have two answers to one.
     """
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"

@@ -25,7 +25,7 @@ Rows = Iterator[dict[str, Any]]
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """Return row["a"]["b"] for "a.b".
 
-    None if there is no such thing. A column that is itself called "a.b" comes first.
+    None if nothing is there. A column that is itself called "a.b" comes first.
     """
     if path in row or "." not in path:
         return row.get(path)

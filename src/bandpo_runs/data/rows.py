@@ -24,7 +24,7 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
     """Read the rows as `read_rows` does, and the reward. For `module:function` the module is imported.
 
     Raises:
-        UserError: as there, or there is no such reward.
+        UserError: as there, or the reward is unknown.
     """
     if config.reward == "reasoning-gym" and config.data.source != "reasoning_gym":
         raise UserError(f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}")

@@ -110,7 +110,7 @@ def find(
         size: read this many rows.
 
     Raises:
-        UserError: there is no such data set, or an argument does not go with it.
+        UserError: the data set is unknown, or an argument does not go with it.
     """
     if known := GROUPS.get(name, (name,) if name in SOURCES else ()):
         given = {"--prompt": prompt, "--answer": answer, "--config": config, "--split": split}

@@ -69,7 +69,7 @@ def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, le
 def critical_numbers(
     outside: Callable[[float, Integers], Bools], numbers: Sequence[float], responses: Integers, wanted: Floats
 ) -> Floats:
-    """Find critical numbers by asking, if there is no formula.
+    """Find critical numbers by asking, without a formula.
 
     They are found on the grid of `numbers`, then on a finer one as far as the interval reaches, and the answer to a
     millionth. Each is the next asked number from above.
