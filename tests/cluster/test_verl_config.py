@@ -13,6 +13,7 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl_toy import LOSS, OURS, region
 
 import bandpo
+from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo_runs.training import on_verl
 
@@ -96,6 +97,21 @@ def test_a_wrong_setting_is_named_by_the_drivers_own_check(settings, message):
     config = resolved(*OURS, *settings)
     with pytest.raises(Exception, match=f"(?s){message}"):
         validate_config(config, use_reference_policy=False, use_critic=False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "needed"),
+    [
+        (region(type="'verl_rule:Stepped'"), r"\['step'\]"),
+        (f"+{LOSS}.tokens_path=tokens", r"\['step'\]"),
+        (f"+{LOSS}.trust_region=band-entropy", r"\['old_entropies'\]"),
+    ],
+)
+@pytest.mark.parametrize("release", ["0.7.1", "0.8.0"])
+def test_what_verls_batches_lacked_before_0_9_is_refused_at_the_start(monkeypatch, release, setting, needed):
+    monkeypatch.setattr(plugin, "VERL", release)
+    with pytest.raises(Exception, match=f"(?s){needed} is asked for, which .* from 0.9 on, got verl {release}"):
+        actor(*OURS, setting)
 
 
 def test_a_method_of_the_sampler_arrives_where_the_anchor_is_the_sampler():

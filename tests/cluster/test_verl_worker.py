@@ -6,7 +6,7 @@ import pytest
 import torch
 import verl_toy
 from transformers import AutoModelForCausalLM
-from verl_toy import EPOCHS, LOSS, MINI_BATCH, MODES, PROMPT, RESPONSE, SIZE
+from verl_toy import EPOCHS, IS_OLD, LOSS, MINI_BATCH, MODES, PROMPT, RESPONSE, SIZE
 
 from bandpo import Band
 from bandpo.integrations import HOSTS
@@ -45,6 +45,9 @@ CASES = {
     "sampler": {"settings": SAMPLER, "context": True},
     "half": {"settings": [*BAND, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16"]},
 }
+SEES_MORE = {"context", "context by tokens", "adaptive"}  # refused where verl's batches lack what these need
+CASES = {name: case for name, case in CASES.items() if not IS_OLD or name not in SEES_MORE}
+sees_more = pytest.mark.skipif(IS_OLD, reason="verl's batches have it from 0.9 on")
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +185,7 @@ def initial(updates, tmp_path_factory):
     return tokens.log_prob(ids[:, PROMPT:]), tokens.entropy()
 
 
+@sees_more
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("case", ["context", "context by tokens"])
 def test_a_rule_sees_what_verls_batch_has(updates, initial, case, ranks):
@@ -209,6 +213,7 @@ def test_a_rule_sees_what_verls_batch_has(updates, initial, case, ranks):
     assert moved > 0.01
 
 
+@sees_more
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_radius_per_token_has_its_mean_over_all_ranks(updates, ranks):
     """Whichever micro-batch a token is in; each response comes as often as the others."""
@@ -240,4 +245,4 @@ def test_entropies_are_asked_for_where_a_rule_needs_them_only(updates):
     """verl logs them where they were made."""
     for result in updates[0][1]:
         told = {case for case in result if "actor/entropy_loss" in result[case]["metrics"]}
-        assert told == {"context", "context by tokens", "vanilla with penalties", "clip with penalties"}
+        assert told == {case for case in CASES if "context" in case or "penalties" in case}

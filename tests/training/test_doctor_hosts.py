@@ -107,6 +107,14 @@ def test_the_anchor_can_be_a_setting(tmp_path):
     assert taken[0] == "ok"
 
 
+@pytest.mark.parametrize("before", ["import unsloth\n", "# no unsloth\n"])
+def test_a_script_of_unsloth_is_judged_by_what_its_trainer_takes(tmp_path, before):
+    trainer = "BandPOTrainer(model, reward, GRPOConfig(num_iterations=2), data, trust_region='gspo')\n"
+    found = said(tmp_path, before + trainer, ".py")
+    refused = [f[1] for f in found if "ratio must be 'token' through unsloth" in f[1]]
+    assert bool(refused) == before.startswith("import")
+
+
 def test_a_rule_without_its_loss_is_told_what_to_write(tmp_path):
     for text, suffix, cure in (
         (f"rl: grpo\ntrust_region: {NODE}\n", ".yaml", "docs/hosts.md"),

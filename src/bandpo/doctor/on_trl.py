@@ -35,7 +35,7 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
 
 
 def trl_settings(
-    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, trust: bool = False
+    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, host: str = "TRL", trust: bool = False
 ) -> Iterator[Finding]:
     """Find settings of a GRPOConfig that disable a rule or are refused.
 
@@ -43,6 +43,7 @@ def trl_settings(
         config: the settings by name; TRL's own values hold for others. With the key `trust_region`, if only None, the
             trainer is BandPOTrainer.
         unknown: names whose values are not known; what depends on one of them is not judged.
+        host: whose trainer has the GRPOConfig, "TRL" or "unsloth".
         trust: import the module of a user's rule, which runs what is in it.
     """
     found = {**JUDGED, **config}
@@ -52,14 +53,14 @@ def trl_settings(
     from ..integrations.trl_settings import doubts, refusals
 
     if "trust_region" not in unknown | config.keys():
-        for message in refusals(SimpleNamespace(**found), objective_for("TRL", None)):  # type: ignore[arg-type]
+        for message in refusals(SimpleNamespace(**found), objective_for(host, None)):  # type: ignore[arg-type]
             what, _, cure = message.partition("; ")
             yield Finding("note", f"with BandPOTrainer: {what}", cure)
         return
     args, rule = SimpleNamespace(**found), ... if "trust_region" in unknown else found.get("trust_region")
     objective = None
     if rule is not ...:
-        objective = yield from of_rule("TRL", rule, found.get("anchor", "old"), found["loss_type"], trust)
+        objective = yield from of_rule(host, rule, found.get("anchor", "old"), found["loss_type"], trust)
     for name in (name for name in ("use_vllm", "fsdp", "deepspeed") if found.get(name)):
         yield Finding("note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip")
     said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective)]  # type: ignore[arg-type]

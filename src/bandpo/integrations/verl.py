@@ -105,6 +105,8 @@ class BandPOLossConfig(PolicyLossConfig):
         }
         needed = objective.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps", "mean_weight"}
         self.asked = frozenset(needed | {name for name, is_so in more.items() if is_so})
+        if VERL.startswith(("0.7.", "0.8.")) and (lacking := sorted(self.asked & {"old_entropies", "step"})):
+            raise ValueError(f"{HERE}: {lacking} is asked for, which verl's batches have from 0.9 on, got verl {VERL}")
         if self.asked:
             _watch(self.asked)
 

@@ -70,7 +70,8 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         given = _settings([text for text in rest if text not in scripts])
         known, unknown, said = _of_script([Path(x) for x in scripts], given.keys())
         yield from said
-        yield from trl_settings({**known, **given}, unknown, trust=trust)
+        host = "unsloth" if re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
+        yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
     elif is_of_trl(given := _settings(rest)):
