@@ -116,6 +116,41 @@ HOSTS = {
         {},
         ["examples/scripts/grpo_2048.py", "examples/scripts/openenv/echo.py", "examples/scripts/openenv/carla.py"],
     ),
+    "AReaL": (
+        "inclusionAI/AReaL@4aef98d8",
+        {},
+        ["examples/math/gsm8k_grpo.yaml", "examples/math/gsm8k_drgrpo.yaml", "examples/math/gsm8k_dapo_dynamic_bs.yaml",
+         "examples/math/boba_grpo.yaml", "examples/experimental/prox_approx/gsm8k_grpo_prox_approx.yaml"],
+    ),
+    "OpenRLHF": (
+        "OpenRLHF/OpenRLHF@3c3be623",
+        {},
+        [f"examples/scripts/train_{name}.sh" for name in ("dapo_ray_hybrid_engine", "ppo_ray_hybrid_engine",
+         "ppo_with_reward_fn", "reinforce_baseline_hybrid_engine", "reinforce_baseline_ray_agent_async")],
+    ),
+    "NeMo-RL": (
+        "NVIDIA-NeMo/RL@7ea279ab",
+        {},
+        [f"examples/configs/grpo_math_{name}.yaml" for name in ("1B", "1B_megatron", "8B", "70B_megatron")],
+    ),
+    "open-instruct": (
+        "allenai/open-instruct@e6c3044a",
+        {},
+        ["scripts/train/debug/grpo_fast.sh", "scripts/train/debug/full_integration_test.sh",
+         "scripts/train/olmo2/grpo_fast_32b.sh"],
+    ),
+    "ROLL": (
+        "alibaba/ROLL@8eb27cc2",
+        {},
+        ["examples/docs_examples/example_grpo.yaml", "examples/qwen2.5-7B-rlvr-offpolicy/rlvr_config.yaml",
+         "examples/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml"],
+    ),
+    "ms-swift": (
+        "modelscope/ms-swift@3602360a",
+        {},
+        [f"examples/train/grpo/{name}.sh" for name in ("internal/vllm_lora_qwenvl72b", "internal/gspo",
+         "internal/vllm_72b_4gpu", "external/grpo_7b", "multi_node/server_multi_node")],
+    ),
 }  # fmt: skip
 
 

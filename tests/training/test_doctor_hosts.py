@@ -14,6 +14,8 @@ from bandpo_runs.training.doctor import _of_code, _of_shell, examine
 NODE = "{type: band, divergence: kl, delta: 0.05}"
 LINES = "--loss-type custom_loss --custom-loss-function-path bandpo.integrations.slime.loss"
 SIZES = "--rollout-batch-size 32\n --n-samples-per-prompt 8\n --global-batch-size {}\n"
+RLHF = "--rollout.batch_size {} --train.batch_size 128\n"
+NEMO = "  num_prompts_per_step: {}\n  num_generations_per_prompt: 8\n"
 
 
 def said(tmp_path, text, suffix=".yaml", *more):
@@ -39,12 +41,19 @@ WRITTEN = {
     "Liger": (".py", "import liger_kernel\n", None, None),
     "axolotl": (".yaml", "rl: grpo\ntrl: {{num_iterations: {}, epsilon: 0.2}}\n", 1, 4),
     "AsyncGRPO": (".py", "args = AsyncGRPOConfig(epsilon=0.2)\nAsyncGRPOTrainer(model, reward, args)\n", None, None),
+    "AReaL": (".yaml", "actor: {{recompute_logprob: true, ppo_n_minibatches: {}}}\n", 1, 4),
+    "OpenRLHF": (".sh", f"python3 -m openrlhf.cli.train_ppo_ray {RLHF}", 128, 512),
+    "NeMo-RL": (".yaml", "policy: {{train_global_batch_size: 64}}\ngrpo:\n" + NEMO, 8, 32),
+    "open-instruct": (".sh", "python open_instruct/grpo_fast.py --num_mini_batches {}\n", 1, 4),
+    "ROLL": (".yaml", "num_return_sequences_in_group: 8\nppo_epochs: {}\n", None, None),
+    "ms-swift": (".sh", "swift rlhf --gradient_accumulation_steps 2 --steps_per_generation {}\n", 2, 8),
 }
+RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "ms-swift"}  # of docs/recipes.md
 BATCHES = [(name, suffix, text, n, i) for name, (suffix, text, *ns) in WRITTEN.items() for i, n in enumerate(ns) if n]
 
 
 def test_every_trainer_has_facts():
-    assert set(FACTS) == set(HOSTS) - {"TRL", "unsloth"}, "unsloth's settings are a GRPOConfig"
+    assert set(FACTS) == set(HOSTS) - {"TRL", "unsloth"} | RECIPES, "unsloth's settings are a GRPOConfig"
     assert set(WRITTEN) == set(FACTS)
 
 
@@ -113,6 +122,34 @@ def test_a_script_of_unsloth_is_judged_by_what_its_trainer_takes(tmp_path, befor
     found = said(tmp_path, before + trainer, ".py")
     refused = [f[1] for f in found if "ratio must be 'token' through unsloth" in f[1]]
     assert bool(refused) == before.startswith("import")
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_of_a_recipe_settings_say_nothing_and_its_rule_is_not_read_from_them(tmp_path, name):
+    suffix, text, number, _ = WRITTEN[name]
+    note, *_ = said(tmp_path, text.format(number), suffix)
+    assert note[2] == "for bandpo's: docs/recipes.md; no setting shows whether that is in place"
+    rule = tmp_path / "rule.yaml"
+    rule.write_text(f"trust_region: {NODE}\nplugin: bandpo.integrations.trl\n")
+    level, what, cure = said(tmp_path, text.format(number), suffix, rule)[0]
+    assert (level, what) == ("problem", f"bandpo is not named: the loss is {name}'s own, and no option is read")
+    assert cure.startswith("docs/recipes.md")
+
+
+def test_settings_of_trainers_with_a_recipe(tmp_path):
+    areal = "actor: {{eps_clip: 0.4, ppo_n_minibatches: 1{}}}\n"
+    for name, level in (("offload", "ok"), ("use_decoupled_loss", "problem"), ("recompute_logprob", "problem")):
+        limits, steps = said(tmp_path, areal.format(f", {name}: true"))
+        assert "its limits (eps_clip 0.4) are distances from 1" in limits[1]
+        assert (steps[0], "the ratio is to the sampler" in steps[1]) == (level, level == "ok")
+    assert "may be an approx" in said(tmp_path, areal.format(", prox_logp_method: loglinear"))[-1][1]
+    roll = "num_return_sequences_in_group: 8\nactor_train: {training_args: {per_device_train_batch_size: 1}}\n"
+    assert "they depend on the number of processes" in said(tmp_path, roll)[-1][1]
+    swift = "swift rlhf --rlhf_type grpo {} --num_iterations 2 --epsilon_high 0.28\n"
+    _, steps = said(tmp_path, swift.format("--gradient_accumulation_steps 8"), ".sh")
+    assert "each answer is used twice, and a batch is spread over 2 optimizer steps" in steps[1]
+    assert "not judged" in said(tmp_path, swift.format(""), ".sh")[-1][1]
+    assert "not judged" in said(tmp_path, swift.format("--generation_batch_size 64"), ".sh")[-1][1]
 
 
 def test_a_rule_without_its_loss_is_told_what_to_write(tmp_path):

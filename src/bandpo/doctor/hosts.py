@@ -30,24 +30,26 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """
-    from ..integrations import HOSTS
+    from ..integrations import HOSTS, Host
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, its, get = FACTS[host], HOSTS[host], functools.partial(_get, dict(_flat(config)))
+    facts, its, get = FACTS[host], HOSTS.get(host, Host("", "")), functools.partial(_get, dict(_flat(config)))
 
     def other(values: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
         found = {name: get(name) for name in values}
         return ", ".join(f"{x}{sign}{found[x]}" for x in found if found[x] not in (*listed(values[x]), None, ...))
 
-    names, value = facts.get("anchor", ("?", True))
-    own = value if its.sampler == "" else None
-    anchor = "sampler" if any(get(name, own) == value for name in listed(names)) else "old"
+    names, value, *own = facts.get("anchor", ("?", True))
+    own = value if own or its.sampler == "" else None
+    anchor = "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
     loss: dict[str, str] = facts.get("loss", {})
     hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
-    ours = all(hold) if loss else re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
+    named = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
+    ours = host in HOSTS and (all(hold) if loss else named)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
+    write = write if host in HOSTS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
         if dead := other(facts.get("clip", {})):
@@ -108,20 +110,20 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
-    ways, again, unless = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", "?")
+    ways, again, (unless, because) = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", ("?", ""))
     for way in ways if get(unless) is None else ():
-        sizes = {name: get(name, own) for name, own in way.items()}
+        sizes = {name: get(name, get(own) if isinstance(own, str) else own) for name, own in way.items()}
         if all(isinstance(size, int) and size > 0 for size in sizes.values()):
             steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
             said = ", ".join(f"{_short(name)} {size}" for name, size in sizes.items()) or f"as {host} always does"
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
-            for names, value in [facts["anchor"]] if "anchor" in facts else []:
+            for names, value, *_ in [facts["anchor"]] if "anchor" in facts else []:
                 its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
     why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
-    why = why if get(unless) is None else f"under {unless} they depend on the number of processes"
+    why = why if get(unless) is None else f"under {unless} {because}"
     cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
     return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)
 
@@ -145,4 +147,4 @@ def _plain(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name.lstrip("/").split(".")[-1]
+    return name if (name := name.lstrip("/"))[0] == "-" else name.split(".")[-1]
