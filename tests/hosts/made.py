@@ -65,6 +65,14 @@ def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, apply
     return gradient(loss, logps)
 
 
+def assert_near(found, wanted, dtype):
+    """Values, and gradients within so much of the largest one; the same tokens have none."""
+    least = {torch.float32: 1e-6, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(found[0], wanted[0], rtol=least, atol=0)
+    torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=least * wanted[1].abs().max().item())
+    assert torch.equal(found[1] != 0, wanted[1] != 0)
+
+
 def lines(host):
     """What the docstring of `bandpo.integrations.<host>` gives to copy: its indented lines."""
     source = (ROOT / "src" / "bandpo" / "integrations" / f"{host}.py").read_text(encoding="utf-8")

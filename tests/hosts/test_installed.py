@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made import around, gradient, lines
-from test_limits import PROBABILITIES, assert_near, expected
+from made import around, assert_near, gradient, lines
+from test_limits import PROBABILITIES, expected
 from test_recipes import RECIPES
 
 import bandpo

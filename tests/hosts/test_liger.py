@@ -64,11 +64,11 @@ def test_clip_is_ligers_own_loss(loss_type):
 @pytest.mark.parametrize("region", BANDS)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_band_is_policy_loss(region, loss_type):
-    tensors = logps, old, advantages, mask = around(region, DECADES, empty=False)
+    tensors = logps, old, advantages, mask = around(region, DECADES)
     value, (slope, _), metrics = run(BandPOLoss(region.to_config(), **options(loss_type)), tensors)
     hidden = hidden_states(logps).double().requires_grad_()
     aggregation, normalizer = {
-        "grpo": ("seq-mean-token-mean", None),
+        "grpo": ("seq-mean-token-mean", float(len(mask))),  # Liger counts an empty response
         "bnpo": ("token-mean", None),
         "dapo": ("token-mean", None),
         "dr_grpo": ("seq-mean-token-sum-norm", 20.0 * len(mask)),
@@ -77,8 +77,8 @@ def test_band_is_policy_loss(region, loss_type):
     objective = bandpo.Objective(region, aggregation=aggregation)
     expected, counted = bandpo.policy_loss(*arguments, objective, normalizer=normalizer, metrics="all")
     (expected_slope,) = torch.autograd.grad(expected, hidden)
-    torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-4, atol=1e-7)
-    torch.testing.assert_close(slope.double(), expected_slope, rtol=5e-3, atol=0)  # 1 - p of p near 1 in float32
+    torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-4, atol=1e-7)  # terms that cancel
+    torch.testing.assert_close(slope.double(), expected_slope, rtol=0, atol=1e-6 * expected_slope.abs().max().item())
     assert torch.equal(slope != 0, expected_slope != 0)
     assert metrics[-1] == pytest.approx(counted.compute()["cut/fraction"], rel=1e-6)
 

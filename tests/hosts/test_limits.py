@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from made import BANDS, DECADES, around, batch, gradient
+from made import BANDS, DECADES, around, assert_near, batch, gradient
 
 import bandpo
 from bandpo import integrations
@@ -222,13 +222,6 @@ def expected(region, tensors, dual_clip=None, limit=None):
     logps, *rest = tensors
     objective = bandpo.Objective(region, dual_clip=dual_clip, max_log_ratio=limit, aggregation="token-mean")
     return gradient(lambda x: bandpo.policy_loss(x, *rest, objective)[0], logps)
-
-
-def assert_near(found, wanted, dtype):
-    least = {torch.float32: 1e-6, torch.float64: 1e-12}[dtype]
-    torch.testing.assert_close(found[0], wanted[0], rtol=least, atol=0)
-    torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=least * wanted[1].abs().max().item())
-    assert torch.equal(found[1] != 0, wanted[1] != 0)
 
 
 # ---- the helper, on a loss of two numbers that is written here

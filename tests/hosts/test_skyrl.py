@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 import torch
 import typing_extensions
-from made import BANDS, RATIOS, around, batch, gradient, lines, policy_loss
+from made import BANDS, RATIOS, around, assert_near, batch, gradient, lines, policy_loss
 
 import bandpo
 
@@ -76,17 +76,24 @@ def test_band_against_the_sampler_has_the_gradient_of_skyrls_dppo(name, delta):
     assert ours["clip_ratio"] == pytest.approx(metrics["clip_ratio"], rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("region", BANDS)
+def test_band_is_policy_loss(region, dtype):
+    register_bandpo_loss(region.to_config())
+    tensors = around(region, dtype=dtype)
+    assert_near(run("bandpo", tensors)[:2], policy_loss(*tensors, region, 1.0), dtype)
+
+
 @pytest.mark.parametrize("region", BANDS)
 def test_band_is_policy_loss_with_skyrls_correction_for_the_sampler(region):
-    logps, old, advantages, mask = around(region)
+    logps, old, advantages, mask = around(region, dtype=torch.float32)  # in which SkyRL corrects
     rollout = old + 0.3 * torch.sin(100 * old)
     register_bandpo_loss(region.to_config())
     off = type(AlgorithmConfig().off_policy_correction)(tis_ratio_type="token", token_tis_ratio_clip_high=1.2)
     value, slope, logged = run("bandpo", (logps, old, advantages, mask), rollout, off_policy_correction=off)
     weights = (old - rollout).exp().clamp(max=1.2)
-    expected, expected_slope = policy_loss(logps, old, advantages, mask, region, 1.0, rollout_is_weights=weights)
-    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(slope, expected_slope, rtol=1e-6, atol=0)
+    expected = policy_loss(logps, old, advantages, mask, region, 1.0, rollout_is_weights=weights)
+    assert_near((value, slope), expected, torch.float32)
     assert logged["bandpo/tokens"] == mask.sum()
     assert 0 < logged["bandpo/clip/count"] < logged["bandpo/tokens"]
     assert 0 < logged["tis_token_clip_high_ratio"] < 1

@@ -18,8 +18,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from made import BANDS, around, batch
-from test_limits import CLIP, FOLDER, Asking, Sources, assert_near
+from made import BANDS, around, assert_near, batch
+from test_limits import CLIP, FOLDER, Asking, Sources
 
 import bandpo
 from bandpo.integrations import unsloth

@@ -162,7 +162,8 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, loss_type, regi
         ratio = (ours - old).detach()
         near = torch.minimum((ratio.exp() - bounds.log_low.exp()).abs(), (ratio.exp() - bounds.log_high.exp()).abs())
         far = mask & (near > 2**-22)
-        torch.testing.assert_close(ours.grad[far], logps.grad[far], rtol=1e-5, atol=1e-7)
+        largest = float(ours.grad.abs().max())
+        torch.testing.assert_close(ours.grad[far], logps.grad[far], rtol=0, atol=1e-6 * largest)
         left_out += int((mask & ~far).sum())
         tokens += int(mask.sum())
     assert left_out / tokens < 1e-3
