@@ -3,8 +3,9 @@
     python docs/hosts.py
 
 `run` is "trained" (by its own trainer, a tiny model), "real function" (of an installed package), "from its source" (its
-own file, with stand-ins for what that imports), "its formula" (written again in the test) or "read". What was only read
-has no result. A row without a module is a recipe of docs/recipes.md.
+own file, with stand-ins for what that imports), "its formula" (written again in the test), "its configuration"
+(composed with our settings) or "read". The last two have no result. A row without a module is a recipe of
+docs/recipes.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from bandpo.integrations import HOSTS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
-RUN = ("trained", "real function", "from its source", "its formula", "read")
+WITHOUT = ("its configuration", "read")  # a result
+RUN = ("trained", "real function", "from its source", "its formula", *WITHOUT)
 COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`")
 
 
@@ -25,14 +27,14 @@ def table() -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     with ROWS.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["run"] not in RUN or any((row[name] == "") != (row["run"] == "read") for name in ("clip", "band")):
+            if row["run"] not in RUN or any((row[name] == "") != (row["run"] in WITHOUT) for name in ("clip", "band")):
                 raise ValueError(
-                    f"{row['host']}: run must be one of {RUN}, with results unless it is 'read', got {row}"
+                    f"{row['host']}: run must be one of {RUN}, with results unless it is one of {WITHOUT}, got {row}"
                 )
             module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
             takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
             version = row["version"] or f"commit {row['commit']}"
-            results = (row["clip"], row["band"]) if row["run"] != "read" else ("not run", "not run")
+            results = (row["clip"], row["band"]) if row["run"] not in WITHOUT else ("not run", "not run")
             cells = (row["host"], version, module, row["hook"], takes, row["anchor"], row["average"])
             lines.append(f"| {' | '.join((*cells, row['run'], *results))} |")
     return "\n".join(lines)

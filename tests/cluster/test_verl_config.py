@@ -4,10 +4,12 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import verl_toy
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir, initialize_config_module
+from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.workers.config.actor import PolicyLossConfig
 from verl_toy import LOSS, OURS, region
@@ -168,3 +170,25 @@ def test_a_plug_in_that_does_not_import_ends_the_run_before_ray(tmp_path):
     assert "Error locating target 'bandpo.integrations.verl.BandPOLossConfig'" in done.stderr
     assert "a broken installation" in done.stderr
     assert "Ray" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["agentlightning/agentlightning/verl/config.yaml", "rllm/rllm/trainer/config/agent_ppo_trainer.yaml"]
+)
+def test_the_three_settings_pass_in_configurations_of_trainers_that_run_verl(path):
+    """Checkouts of theirs are in the folder BANDPO_HOSTS. Their own code is not imported."""
+    file = Path(os.environ.get("BANDPO_HOSTS", "none"), path).absolute()
+    if not file.exists():
+        pytest.skip(f"BANDPO_HOSTS names no folder with {path}")
+    OmegaConf.register_new_resolver("mul", lambda x, y: int(x) * int(y), replace=True)  # of rLLM's trainer
+
+    def checked(*settings):
+        with initialize_config_dir(str(file.parent), version_base=None):
+            config = compose(file.stem, overrides=[*verl_toy.run_settings("folder", "out", 1), *settings])
+        validate_config(config, use_reference_policy=False, use_critic=False)
+        return omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
+
+    assert type(checked()) is PolicyLossConfig
+    assert checked(*OURS, BAND).objective.trust_region == bandpo.Band("kl", 0.05)
+    with pytest.raises(Exception, match=r"(?s)no trust region type is called 'bandd'"):
+        checked(*OURS, region(type="bandd"))
