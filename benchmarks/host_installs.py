@@ -6,7 +6,8 @@ An environment of the Python that runs this command gets the trainer's release, 
 what has no build without a GPU, then bandpo by `pip install .`, all with the torch of constraints.txt. In it our module
 for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed package, with
 no stand-in for it or for what it imports.
-`--write` replaces their rows of this Python in benchmarks/host_installs.csv.
+`--write` replaces their rows of this Python in benchmarks/host_installs.csv. Without it the exit code is 1 where a row
+says something else than that file about imports, tests or conflicts.
 """
 
 import argparse
@@ -37,6 +38,7 @@ HOSTS = {
     "OpenRLHF": ("openrlhf==0.11.2", f"flash-attn {NO_CPU}", VLLM, "openrlhf.trainer.ray.ppo_actor", RECIPES),
     "AReaL": ("areal==1.0.4", f"torch<2.11 {NO_CPU}", "", "areal.trainer.ppo.actor", RECIPES),
 }
+CSV = Path(__file__).with_suffix(".csv")
 COLUMNS = [
     "host",
     "installed",
@@ -95,14 +97,19 @@ def row(folder: Path, host: str) -> dict[str, object]:
     }
 
 
+def read() -> dict[tuple[str, str], dict[str, object]]:
+    """Return the rows of the file, by trainer and Python."""
+    if not CSV.exists():
+        return {}
+    with CSV.open(newline="", encoding="utf-8") as file:
+        return {(each["host"], each["python"]): dict(each) for each in csv.DictReader(file)}
+
+
 def write(new: dict[str, object]) -> None:
     """Replace the row of this trainer and Python, and keep the others."""
-    path, rows = Path(__file__).with_suffix(".csv"), {}
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = {(each["host"], each["python"]): each for each in csv.DictReader(file)}
+    rows = read()
     rows[str(new["host"]), str(new["python"])] = new
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with CSV.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host)
@@ -115,12 +122,17 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := [host for host in args.hosts if host not in HOSTS]:
         parser.error(f"unknown trainer {unknown[0]!r}; this command knows {', '.join(HOSTS)}")
+    other = []
     for host in args.hosts or HOSTS:
         with tempfile.TemporaryDirectory() as folder:
             found = row(Path(folder) / host, host)
         print(found, flush=True)
         if args.write:
             write(found)
+        elif (known := read().get((host, platform.python_version()))) is not None:
+            other += [f"{host}: {name}" for name in ("imports", "tests", "conflicts") if found[name] != known[name]]
+    if other:
+        raise SystemExit(f"not as in {CSV.name}: {', '.join(other)}")
 
 
 if __name__ == "__main__":

@@ -288,6 +288,7 @@ def main() -> None:
     from bandpo_runs.provenance import source_commit
 
     suite = (args.folder / "VERSION").read_text().strip()
+    git = subprocess.run(["git", "-C", args.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if suite.split(".")[:2] != trl.__version__.split(".")[:2]:
         print(f"note: the tests are of TRL {suite}, installed is {trl.__version__}", file=sys.stderr)
     text = (args.folder / SUITE).read_text(encoding="utf-8")
@@ -315,6 +316,7 @@ def main() -> None:
             print(f"  {count:3}  {reason}")
     row = {
         "suite": suite,
+        "suite_commit": git.stdout.strip(),
         "trl": trl.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),

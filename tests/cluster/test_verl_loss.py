@@ -17,7 +17,7 @@ from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 from verl_rule import Stepped
-from verl_toy import MODES
+from verl_toy import IS_OLD, MODES
 
 import bandpo
 from bandpo.integrations import _SAID
@@ -361,6 +361,7 @@ def test_workers_that_cannot_be_watched_are_refused(monkeypatch):
     assert not BandPOLossConfig(loss_mode="bandpo").asked
 
 
+@pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwards(monkeypatch):
     alone(monkeypatch)
     seen, known = [], []
@@ -403,6 +404,7 @@ def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwar
         assert plugin._KNOWN == {}
 
 
+@pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(tmp_path, monkeypatch):
     alone(monkeypatch)
     worker, writes = worker_class([]), [True]
@@ -436,6 +438,7 @@ def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(t
             bandpo_actor(bandpo.Clip(0.2, 0.2), **wrong)
 
 
+@pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 def test_a_loss_outside_of_an_update_says_what_is_missing():
     with pytest.raises(RuntimeError, match=r"\['step'\] must be known, but verl called the loss outside of an update"):
         run("bandpo", bandpo_actor(STEPPED), batch([0.1], [1.0]))

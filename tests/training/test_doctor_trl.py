@@ -80,6 +80,20 @@ def test_what_was_only_read_is_said(setting):
     assert not any(what.startswith(name) for _, what, _ in findings("num_iterations=2", setting))
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("model = 'Qwen/Qwen2.5-VL-3B-Instruct'", True),
+        ("x = AutoProcessor.from_pretrained(y)", True),
+        ("# a-VL-b", False),
+    ],
+)
+def test_of_a_script_for_images_it_is_said_that_the_trainer_was_only_read(tmp_path, line, told):
+    script = tmp_path / "train.py"
+    script.write_text(f"{line}\nBandPOTrainer(m, r, GRPOConfig(num_iterations=2), d, trust_region='band:kl:0.05')\n")
+    assert told == any(what.startswith("images: BandPOTrainer was read") for _, what, _ in findings(script))
+
+
 def test_a_file_and_a_script_say_the_same(tmp_path):
     settings = {"num_iterations": 1, "trust_region": "cispo", "num_generations": 8}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))

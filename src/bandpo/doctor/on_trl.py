@@ -61,7 +61,7 @@ def trl_settings(
     objective = None
     if rule is not ...:
         objective = yield from of_rule(host, rule, found.get("anchor", "old"), found["loss_type"], trust)
-    for name in (name for name in ("use_vllm", "fsdp", "deepspeed") if found.get(name)):
+    for name in (name for name in ("use_vllm", "images", "fsdp", "deepspeed") if found.get(name)):
         yield Finding("note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip")
     said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective)]  # type: ignore[arg-type]
     for level, message in [*said, *(("warning", x) for x in doubts(args))]:  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
+_IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
 # the share that ONCE tells of, and what is called few. That limit is ours.
@@ -71,6 +72,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         known, unknown, said = _of_script([Path(x) for x in scripts], given.keys())
         yield from said
         host = "unsloth" if re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
+        known |= {"images": True} if re.search(_IMAGES, whole) else {}
         yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
