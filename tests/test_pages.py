@@ -139,7 +139,7 @@ def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
     assert hosts.PAGE.read_text(encoding="utf-8") == hosts.page()
     rows = hosts.ROWS.read_text(encoding="utf-8")
     monkeypatch.setattr(hosts, "ROWS", tmp_path / "hosts.csv")
-    hosts.ROWS.write_text(rows.replace("from its source,bit for bit,equal", "read,,"))
+    hosts.ROWS.write_text(re.sub("from its source,[a-z ]+,equal", "read,,", rows))
     assert hosts.table().count("| read | not run | not run |") == rows.count("from its source") + rows.count(",read,,")
     hosts.ROWS.write_text(rows.replace("from its source,bit for bit", "read,bit for bit"))
     with pytest.raises(ValueError, match="xtuner: run must be one of"):

@@ -1,35 +1,57 @@
-"""The loss that prime-rl calls, on stand-ins for its dataclasses: it is not on the package registry.
+"""The loss that prime-rl calls, which is not on the package registry.
 
-What is imitated was read in prime-rl 0.8.0: the fields of LossInputs, and that the losses of a packed batch are summed
-and divided by the number of tokens of the whole batch.
+What calls it and sums up is written here, as read in prime-rl 0.8.0; with a checkout in BANDPO_HOSTS/prime_rl it is
+prime-rl's own `compute_loss`, with stand-ins for its configuration classes.
 """
 
+import importlib
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from made import BANDS, around, assert_near, batch, gradient, policy_loss
+from test_limits import FOLDER, Sources, find, forget
 
 import bandpo
 from bandpo.integrations.prime_rl import loss
 
+ABSENT = ["beartype", "jaxtyping", "wandb", "prime_rl.configs", "prime_rl.utils.logger", "prime_rl.utils.pathing"]
 
-def run(tensors, weights=None, **kwargs):
+
+@pytest.fixture(params=["as read", "its source"])
+def theirs(request, monkeypatch):
+    """prime-rl's module of losses, or None."""
+    if request.param == "as read":
+        yield None
+        return
+    before = set(sys.modules)
+    find(monkeypatch, Sources(Path(FOLDER or "", "prime_rl", "src"), "prime_rl", ABSENT))
+    module = importlib.import_module("prime_rl.trainer.rl.loss")
+    for name in ("CustomLossConfig", "IPOLossConfig"):
+        monkeypatch.setattr(module, name, type(name, (SimpleNamespace,), {}))
+    yield module
+    forget(before, "prime_rl", "beartype", "jaxtyping", "wandb")
+
+
+def run(theirs, tensors, weights=None, config=None, **kwargs):
+    """Value, gradient and metrics of a packed batch, by our loss or by the one of prime-rl's own `config`."""
     logps, old, advantages, mask = tensors
     logged = []
 
     def packed(x):
+        rows = [None if each is None else [*each] for each in (x, old, advantages, mask, weights)]
+        if theirs is not None:
+            ours = theirs.CustomLossConfig(import_path="bandpo.integrations.prime_rl.loss", kwargs=kwargs)
+            call, scale = theirs.setup_rl_loss_fn(config or ours), int(mask.sum())
+            value, metrics = theirs.compute_loss(*rows[:2], None, *rows[2:], None, None, call, scale, 1, 1)
+            logged.append({name: x.sum() for name, x in metrics.items()})
+            return value
         total = 0.0
-        for i in range(len(x)):
-            inputs = SimpleNamespace(
-                trainer_logprobs=x[i],
-                inference_logprobs=old[i],
-                ref_logprobs=None,
-                advantages=advantages[i],
-                loss_mask=mask[i],
-                loss_weights=None if weights is None else weights[i],
-            )
-            out = loss(inputs, **kwargs)
+        for trainer, sampler, its, inside, of_row in zip(*rows[:4], rows[4] or [None] * len(x), strict=True):
+            inputs = {"trainer_logprobs": trainer, "inference_logprobs": sampler, "advantages": its}
+            out = loss(SimpleNamespace(**inputs, ref_logprobs=None, loss_mask=inside, loss_weights=of_row), **kwargs)
             logged.append(out.metrics)
             total = total + out.loss
         return total / mask.sum()
@@ -38,7 +60,7 @@ def run(tensors, weights=None, **kwargs):
     return value, slope, {k: torch.stack([row[k] for row in logged]).sum() for k in logged[0]}
 
 
-def test_clip_is_the_loss_of_prime_rls_documentation():
+def test_clip_is_the_loss_of_prime_rls_documentation(theirs):
     """The example of its page on custom losses: -min(r A, clip(r, 1 - eps, 1 + eps) A), summed over the mask."""
     logps, old, advantages, mask = tensors = batch(ratios=[-3.0, -0.5, -0.1, 0.0, 0.1, 0.4, 3.0])
 
@@ -48,14 +70,14 @@ def test_clip_is_the_loss_of_prime_rls_documentation():
         return -torch.min(*surrogates)[mask].sum() / mask.sum()
 
     expected, expected_slope = gradient(documented, logps)
-    value, slope, _ = run(tensors, trust_region={"type": "clip", "eps_low": 0.2, "eps_high": 0.2})
+    value, slope, _ = run(theirs, tensors, trust_region={"type": "clip", "eps_low": 0.2, "eps_high": 0.2})
     torch.testing.assert_close(value, expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-6, atol=0)
     assert slope.count_nonzero() > 100
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_its_default_loss_is_a_row_of_this_one(weighted):
+def test_its_default_loss_is_a_row_of_this_one(theirs, weighted):
     """DPPO's mask on the difference of probabilities, and 0.001 (log r)^2 for every token."""
     logps, old, advantages, mask = tensors = around(bandpo.Band("tv", 0.2))
     weights = torch.linspace(0.5, 2.0, mask.numel(), dtype=torch.float64).view_as(old) if weighted else None
@@ -68,18 +90,21 @@ def test_its_default_loss_is_a_row_of_this_one(weighted):
         return (per_token * (1.0 if weights is None else weights)).sum() / mask.sum()
 
     expected, expected_slope = gradient(default, logps)
+    if theirs is not None:
+        config = SimpleNamespace(dppo_mask_low=0.2, dppo_mask_high=0.2, adv_tau=1.0, kl_tau=0.001)
+        expected, expected_slope, _ = run(theirs, tensors, weights, config)
     node = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "apply": "mask"}
-    value, slope, _ = run(tensors, weights, trust_region=node, kl_tau=0.001)
+    value, slope, _ = run(theirs, tensors, weights, trust_region=node, kl_tau=0.001)
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("region", BANDS)
-def test_band_is_policy_loss(region, dtype):
+def test_band_is_policy_loss(theirs, region, dtype):
     tensors = around(region, dtype=dtype)
     tokens = tensors[3].sum()
-    value, slope, logged = run(tensors, trust_region=region.to_config())
+    value, slope, logged = run(theirs, tensors, trust_region=region.to_config())
     assert_near((value, slope), policy_loss(*tensors, region, float(tokens)), dtype)
     _, metrics = bandpo.policy_loss(*tensors, region, metrics="all")
     counted = metrics.compute()
@@ -92,4 +117,4 @@ def test_band_is_policy_loss(region, dtype):
 
 def test_wrong_input_is_named():
     with pytest.raises(ValueError, match=r"beta must be 0.0 through prime-rl, got 0.1: "):
-        run(batch(), trust_region=bandpo.Objective(beta=0.1))
+        run(None, batch(), trust_region=bandpo.Objective(beta=0.1))
