@@ -68,7 +68,7 @@ def named(python: Path, root: Requirement, left_out: set[str]) -> list[str]:
     return [str(each).partition(";")[0] for each in asked if each.name not in left_out]
 
 
-def row(folder: Path, host: str) -> dict[str, object]:
+def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
     package, left_out, added, module, tests = HOSTS[host]
     python, pip = folder / "bin" / "python", [sys.executable, "-m", "pip", "--python", folder]
     install, wanted = [*pip, "install", "--quiet", "--no-compile"], [f"torch=={pinned('torch')}"]
@@ -93,7 +93,7 @@ def row(folder: Path, host: str) -> dict[str, object]:
         "imports": "yes" if imported.returncode == 0 else errors[-1],
         "tests": tested.stdout.splitlines()[-1].partition(" in ")[0],
         "conflicts": "; ".join(line for line in after if line not in before),
-        **{"date": str(datetime.date.today()), "commit": source_commit()},
+        **{"date": str(datetime.date.today()), "commit": commit},
     }
 
 
@@ -122,10 +122,10 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := [host for host in args.hosts if host not in HOSTS]:
         parser.error(f"unknown trainer {unknown[0]!r}; this command knows {', '.join(HOSTS)}")
-    other = []
+    other, commit = [], source_commit()  # before rows are written
     for host in args.hosts or HOSTS:
         with tempfile.TemporaryDirectory() as folder:
-            found = row(Path(folder) / host, host)
+            found = row(Path(folder) / host, host, commit)
         print(found, flush=True)
         if args.write:
             write(found)

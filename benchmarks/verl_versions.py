@@ -104,7 +104,7 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := sorted(set(args.versions) - set(RELEASES)):
         parser.error(f"unknown release of verl: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
-    worst = False
+    worst, commit = False, source_commit()  # before rows are written
     for verl in args.versions or RELEASES:
         with tempfile.TemporaryDirectory() as folder:
             python = environment((args.keep or Path(folder)) / verl, verl)
@@ -112,7 +112,7 @@ def main() -> None:
             found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
             if found[0] != verl:
                 raise SystemExit(f"the environment must have verl {verl}, got {found[0]}")
-            about = dict(zip(COLUMNS[3:], (*found[1:], str(datetime.date.today()), source_commit()), strict=True))
+            about = dict(zip(COLUMNS[3:], (*found[1:], str(datetime.date.today()), commit), strict=True))
             rows = []
             for what, file, chosen in SUITES[verl] + ([] if verl == "0.7.1" else [WORKER]):
                 rows.append({"verl": verl, "what": what, "result": test(python, file, chosen)} | about)
