@@ -277,24 +277,34 @@ def left(rules: list[str], uses: int, rounds: int, until: int) -> list[dict[str,
     return [task for task in judge if [str(task[name]) for name in RUN] not in done]
 
 
-def report(uses: int, rounds: int) -> None:
-    """Print each rule's learning rate and its difference from no clip, on the same seeds."""
+def judged(uses: int, rounds: int) -> dict[str, dict[int, float]]:
+    """Return the right answers under each rule's learning rate, by rule and judging seed."""
+    values: dict[str, dict[int, float]] = {}
     rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses, rounds)) is not None}
-    values: dict[str, dict[int, float]] = {rule: {} for rule in rates}
     for row in read():
         rule, seed = row["rule"], int(row["seed"])
         run = task_of(rule, uses, rates.get(rule, 0.0), seed, rounds)
         if seed >= JUDGE and all(row[name] == str(run[name]) for name in RUN):
-            values[rule][seed] = float(row["right"])
+            values.setdefault(rule, {})[seed] = float(row["right"])
+    return values
+
+
+def minus_no_clip(rule: str, values: dict[str, dict[int, float]]) -> str:
+    """Return a rule's difference from no clip, on the seeds that both have, with its interval; "" for few seeds."""
+    gaps = [x - values["no clip"][seed] for seed, x in values[rule].items() if seed in values.get("no clip", {})]
+    if len(gaps) < 3 or (mean := training_runs(gaps)) is None:
+        return ""
+    low, high = mean.interval(low=-1.0)
+    return f"{mean.value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def report(uses: int, rounds: int) -> None:
+    """Print what each rule does, and its difference from no clip."""
+    values = judged(uses, rounds)
     for rule, found in values.items():
-        said = f"{rule}, {uses} uses, learning rate {rates[rule]:g}, {len(found)} seeds"
-        if found:
-            said += f", right {statistics.fmean(found.values()):.3f}"
-        gaps = [x - values["no clip"][seed] for seed, x in found.items() if seed in values.get("no clip", {})]
-        if rule != "no clip" and len(gaps) > 2 and (mean := training_runs(gaps)) is not None:
-            low, high = mean.interval(low=-1.0)
-            said += f", minus no clip {mean.value:+.3f} [{low:+.3f}, {high:+.3f}]"
-        print(said)
+        said = f"{rule}, {uses} uses, learning rate {chosen(rule, uses, rounds):g}, {len(found)} seeds, right "
+        gap = "" if rule == "no clip" else minus_no_clip(rule, values)
+        print(f"{said}{statistics.fmean(found.values()):.3f}{gap and f', minus no clip {gap}'}")
 
 
 def main() -> None:
