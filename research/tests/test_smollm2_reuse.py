@@ -7,6 +7,7 @@ import recipe
 import torch
 import yaml
 from datasets import Dataset
+from scripts import ROOT
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
@@ -140,3 +141,21 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert todo() == [(1e-5, 101)]
     smollm2_reuse.report(1, 24)
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
+
+
+def test_the_report_says_what_the_rows_say():
+    """Of the seeds that all three rules have, counted from the first."""
+    values = smollm2_reuse.judged(1, 24)
+    seeds = sorted(set.intersection(*map(set, values.values())))
+    assert seeds == [*range(100, 100 + len(seeds))]
+    values = {rule: {seed: found[seed] for seed in seeds} for rule, found in values.items()}
+    page = (ROOT / "docs" / "report" / "index.md").read_text(encoding="utf-8")
+    clip, weight = (smollm2_reuse.minus_no_clip(rule, values) for rule in ("GRPO 0.2/0.2", "weighted clip"))
+    assert f"on {len(seeds)} seeds GRPO's `0.2` ends {clip} from no clip, the weight {weight}" in page
+
+
+def test_a_difference_is_of_the_same_seeds_with_students_interval():
+    values = {"no clip": {1: 0.5, 2: 0.6, 3: 0.7, 4: 0.1}, "x": {1: 0.6, 2: 0.6, 3: 0.9, 5: 0.0}}
+    mean, half = 0.1, 4.302653 * 0.1 / 3**0.5  # t of 2 degrees of freedom, standard deviation .1
+    assert smollm2_reuse.minus_no_clip("x", values) == f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+    assert smollm2_reuse.minus_no_clip("x", values | {"x": {1: 0.6, 2: 0.6}}) == ""
