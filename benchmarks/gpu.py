@@ -96,7 +96,7 @@ class Setting(NamedTuple):
 
 
 def times(on: Setting, calls: list[Callable[[], Any]]) -> list[list[float]]:
-    """Return milliseconds of each call; of the processor where there is no GPU."""
+    """Return milliseconds of each call; of the processor without a GPU."""
     on_gpu = on.device == "cuda"
 
     def mark() -> Any:

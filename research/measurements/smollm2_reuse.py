@@ -13,7 +13,7 @@ has its row is not trained again. The end of the output compares each rule with 
 intervals of Student's t.
 
 It trains on a GPU where torch sees one. TRL's trainer does all but what `SharedPrompts` does faster: on two cores, with
-two workers, a run takes 9 to 13 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
+two workers, a run takes 9 to 15 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
 """
 
 from __future__ import annotations

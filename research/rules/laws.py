@@ -38,7 +38,7 @@ class PI(ControlLaw):
         check_number(self, "rate", "(0, inf]")
 
     def start(self, value: float) -> State:
-        """The integral, which is log v while there is no error."""
+        """The integral, which is log v until there is an error."""
         return {"integral": math.log(value)}
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:

@@ -189,7 +189,7 @@ def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
 
 
 def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch):
-    """It earns 0; of what is no reward it has no mean."""
+    """It earns 0; of what is not a reward it has no mean."""
     plain = worlds.train
 
     def broken(scene, learners, seeds, **options):
