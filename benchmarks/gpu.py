@@ -423,7 +423,8 @@ def lab(name: str, on: Setting) -> Iterator[Row]:
 def smollm2(name: str, on: Setting) -> Iterator[Row]:
     from research.measurements.smollm2_reuse import JUDGE, RATES, task_of, train
 
-    task = task_of(name, 8, RATES[8][1], JUDGE, on.size(24, 1))
+    task = task_of(name, 8, RATES[8][1], JUDGE)
+    task["rounds"] = on.size(task["rounds"], 1)
     row = train(task, str(on.smollm2), on.device)
     note = ", ".join(f"{key} {task[key]}" for key in ("uses", "learning_rate", "seed", "rounds"))
     for key in ("right", "reward", "clipped", "seconds"):

@@ -4,7 +4,7 @@
     python -m research.measurements.smollm2_reuse [--uses 1 8] [--rules "no clip" ...]
         [--workers 1] [--minutes 60] [--until 20]
 
-The task and all settings but rule, learning rate, seed and number of uses are those of recipes/smollm2/base.yaml. Three
+The task and all settings but rule, learning rate, seed, uses and rounds are those of recipes/smollm2/base.yaml. Three
 seeds choose the learning rate of each rule, by the share of right answers at the end; a rate that is .15 behind another
 one is given up. Seeds that chose nothing then judge it, for all rules in turn. A run is one row of smollm2_reuse.csv:
 `right` is that share, at temperature 1, on questions that were not trained on; `reward` is the mean over the training;
@@ -52,7 +52,8 @@ RULES: dict[str, dict[str, Any]] = {
     "weighted clip": {"type": "method", "name": "weighted-clip"},
     "Band-KL 0.05": {"type": "band", "divergence": "kl", "delta": 0.05},
 }
-RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (1.25e-6, 2.5e-6, 5e-6, 1e-5)}  # by uses
+RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (2.5e-6, 5e-6, 1e-5, 2e-5)}  # by uses
+ROUNDS = {1: 24, 8: 6}  # at eight uses twice the optimizer steps, from a quarter of the answers
 SEARCH, JUDGE = range(3), 100
 BEHIND = 0.15  # of right answers; a learning rate so far behind another one is not searched further
 SAMPLES = 16  # answers to each held-out question
@@ -232,17 +233,23 @@ def add(row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-def task_of(rule: str, uses: int, rate: float, seed: int, rounds: int) -> dict[str, Any]:
+def task_of(rule: str, uses: int, rate: float, seed: int) -> dict[str, Any]:
     """Return what names a run, as its row has it."""
-    return {"rule": rule, "uses": uses, "learning_rate": rate, "seed": seed, "rounds": rounds}
+    return {"rule": rule, "uses": uses, "learning_rate": rate, "seed": seed, "rounds": ROUNDS[uses]}
 
 
-def searched(rule: str, uses: int, rounds: int) -> dict[float, dict[int, float]]:
+def is_of(row: dict[str, str], task: dict[str, Any]) -> bool:
+    """Return whether a row of the file is of a run."""
+    return all(row[name] == str(task[name]) for name in RUN)
+
+
+def searched(rule: str, uses: int) -> dict[float, dict[int, float]]:
     """Return what the search found for a rule, by learning rate and seed."""
     found: dict[float, dict[int, float]] = {rate: {} for rate in RATES[uses]}
     for row in read():
-        if (row["rule"], row["uses"], row["rounds"]) == (rule, str(uses), str(rounds)) and int(row["seed"]) in SEARCH:
-            found[float(row["learning_rate"])][int(row["seed"])] = float(row["right"])
+        rate, seed = float(row["learning_rate"]), int(row["seed"])
+        if seed in SEARCH and is_of(row, task_of(rule, uses, rate, seed)):
+            found[rate][seed] = float(row["right"])
     return found
 
 
@@ -252,39 +259,38 @@ def is_behind(rates: dict[float, dict[int, float]], rate: float) -> bool:
     return any(gap and statistics.fmean(gap) > BEHIND for gap in gaps)
 
 
-def chosen(rule: str, uses: int, rounds: int) -> float | None:
+def chosen(rule: str, uses: int) -> float | None:
     """Return a rule's best learning rate, or None while the search is not over."""
-    rates = searched(rule, uses, rounds)
+    rates = searched(rule, uses)
     kept = {rate: list(x.values()) for rate, x in rates.items() if not is_behind(rates, rate)}
     if any(len(x) < len(SEARCH) for x in kept.values()):
         return None
     return max(kept, key=lambda rate: statistics.fmean(kept[rate]))
 
 
-def left(rules: list[str], uses: int, rounds: int, until: int) -> list[dict[str, Any]]:
+def left(rules: list[str], uses: int, until: int) -> list[dict[str, Any]]:
     """Return the runs to do next: one seed of each search, or all that judge."""
     missing = []
     for rule in rules:
-        rates = searched(rule, uses, rounds)
+        rates = searched(rule, uses)
         kept = {rate: found for rate, found in rates.items() if not is_behind(rates, rate)}
         seed = min(SEARCH, key=lambda seed: (all(seed in found for found in kept.values()), seed))
-        missing += [task_of(rule, uses, rate, seed, rounds) for rate, found in kept.items() if seed not in found]
+        missing += [task_of(rule, uses, rate, seed) for rate, found in kept.items() if seed not in found]
     if missing:
         return missing
-    done = [[row[name] for name in RUN] for row in read()]
-    rates = {rule: chosen(rule, uses, rounds) for rule in rules}
-    judge = [task_of(rule, uses, rates[rule], seed, rounds) for seed in range(JUDGE, JUDGE + until) for rule in rules]
-    return [task for task in judge if [str(task[name]) for name in RUN] not in done]
+    done = read()
+    rates = {rule: chosen(rule, uses) for rule in rules}
+    judge = [task_of(rule, uses, rates[rule], seed) for seed in range(JUDGE, JUDGE + until) for rule in rules]
+    return [task for task in judge if not any(is_of(row, task) for row in done)]
 
 
-def judged(uses: int, rounds: int) -> dict[str, dict[int, float]]:
+def judged(uses: int) -> dict[str, dict[int, float]]:
     """Return the right answers under each rule's learning rate, by rule and judging seed."""
     values: dict[str, dict[int, float]] = {}
-    rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses, rounds)) is not None}
+    rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses)) is not None}
     for row in read():
         rule, seed = row["rule"], int(row["seed"])
-        run = task_of(rule, uses, rates.get(rule, 0.0), seed, rounds)
-        if seed >= JUDGE and all(row[name] == str(run[name]) for name in RUN):
+        if seed >= JUDGE and rule in rates and is_of(row, task_of(rule, uses, rates[rule], seed)):
             values.setdefault(rule, {})[seed] = float(row["right"])
     return values
 
@@ -298,11 +304,11 @@ def minus_no_clip(rule: str, values: dict[str, dict[int, float]]) -> str:
     return f"{mean.value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def report(uses: int, rounds: int) -> None:
+def report(uses: int) -> None:
     """Print what each rule does, and its difference from no clip."""
-    values = judged(uses, rounds)
+    values = judged(uses)
     for rule, found in values.items():
-        said = f"{rule}, {uses} uses, learning rate {chosen(rule, uses, rounds):g}, {len(found)} seeds, right "
+        said = f"{rule}, {uses} uses, learning rate {chosen(rule, uses):g}, {len(found)} seeds, right "
         gap = "" if rule == "no clip" else minus_no_clip(rule, values)
         print(f"{said}{statistics.fmean(found.values()):.3f}{gap and f', minus no clip {gap}'}")
 
@@ -312,7 +318,6 @@ def main() -> None:
     parser.add_argument("--model", default="models/smollm2")
     parser.add_argument("--uses", type=int, nargs="+", default=[1, 8], choices=sorted(RATES))
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
-    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many, and stop those left")
     parser.add_argument("--until", type=int, default=20, metavar="SEEDS", help="that judge")
@@ -328,7 +333,7 @@ def main() -> None:
     for worker in workers:
         worker.start()
     for uses in args.uses:
-        while todo := left(args.rules, uses, args.rounds, args.until):
+        while todo := left(args.rules, uses, args.until):
             for task in todo:
                 tasks.put(task)
             failed = 0
@@ -347,7 +352,7 @@ def main() -> None:
                     raise SystemExit(f"{failed} runs failed")
                 continue
             break
-        report(uses, args.rounds)
+        report(uses)
     for worker in workers:
         worker.kill()
 
