@@ -80,7 +80,7 @@ def test_pairs_arrive_as_lists():
         ([region(type="band", detla=0.05)], r"policy_loss\.trust_region.*unknown key 'detla'.*did you mean 'delta'"),
         ([region(type="band", delta=-1)], r"policy_loss\.trust_region.*delta of Band must be a number"),
         ([f"+{LOSS}.anchor=rollout"], r"policy_loss\.anchor must be 'old' or 'sampler', got 'rollout'"),
-        ([f"+{LOSS}.trust_region=dis"], r"method 'dis': its ratio .*; set policy_loss\.anchor=sampler"),
+        ([f"+{LOSS}.trust_region=dis"], r"method 'dis': its ratio .*; set actor\.policy_loss\.anchor=sampler"),
         ([f"+{LOSS}.trust_region=bandkl"], r"policy_loss\.trust_region: no method or rule is called .* 'band-kl'"),
         ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
         ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),

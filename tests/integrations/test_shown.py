@@ -20,7 +20,7 @@ def test_a_method_of_the_sampler_is_taken_where_the_ratio_is_to_it(name):
     assert method("dis").arguments == "old_logps=rollout_logps"
     for host in ("tinker", "prime-rl"):  # always
         assert objective_for(host, name) == objective_for(host, method(name).to_config()) == value
-    told = {"TRL": "anchor='sampler'", "SkyRL": "anchor='rollout'", "verl": "policy_loss.anchor=sampler"}
+    told = {"TRL": "anchor='sampler'", "SkyRL": "anchor='rollout'", "verl": "actor.policy_loss.anchor=sampler"}
     for host, setting in told.items():
         assert objective_for(host, name, anchor="sampler") == value
         with pytest.raises(ValueError, match=f"method '{name}': its ratio is to the sampler's policy; set {setting}"):

@@ -428,7 +428,7 @@ def test_a_command_for_verl_says_what_a_method_is():
     recipe = Path(__file__).parents[2] / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml"
     run = load_for_verl([recipe], ["trust_region=gspo"])
     assert run.loss["trust_region"] == method("gspo").without_average.to_config()
-    with pytest.raises(UserError, match="trust_region: method 'dis': its ratio is to the sampler's policy; set policy"):
+    with pytest.raises(UserError, match="trust_region: method 'dis': its ratio is to the sampler's policy; set actor"):
         load_for_verl([recipe], ["trust_region=dis"])
 
 
@@ -475,7 +475,7 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     assert "\nIt runs in: no trainer.\n  not in TRL: " in capsys.readouterr().out
     assert main(["explain", "dppo", "--p", "0.3"]) == 0
     also = "TRL (anchor='sampler' of BandPOConfig), axolotl (anchor: sampler in its YAML), verl "
-    also += "(policy_loss.anchor=sampler), SkyRL (anchor='rollout' of"
+    also += "(actor.policy_loss.anchor=sampler), SkyRL (anchor='rollout' of"
     said = capsys.readouterr().out
     assert f"\nIt runs in: tinker, prime-rl; with the sampler as anchor also in {also} register" in said
     assert "\n  not in unsloth, Liger, xtuner, RLinf: method 'dppo'" in said

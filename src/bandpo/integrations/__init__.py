@@ -92,7 +92,7 @@ HOSTS = {
     "Liger": Host("beta", "loss_type", _TYPES, (), clamps=True),  # its log-probabilities are made after the bounds
     "torchrl": Host("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
     "verl": Host(
-        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, _SHOWN, "policy_loss.anchor=sampler"
+        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, _SHOWN, "actor.policy_loss.anchor=sampler"
     ),
     "SkyRL": Host(
         "trainer.algorithm.use_kl_loss and kl_loss_coef",

@@ -35,7 +35,7 @@ def demo(
     """Compare four rules on a tiny task, in 20 seconds.
 
     It trains 64 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. It
-    needs torch alone. Rules only act where an answer is used several times: try --uses 1.
+    needs torch alone. Rules act little where each answer is used once: try --uses 1.
     """
     import torch
 
