@@ -45,6 +45,26 @@ def test_every_result_on_the_page_is_linked_to_its_row():
     assert sorted(numbers(rows.LINK.sub(" ", PAGE))) == sorted(report.UNLINKED), linked
 
 
+def test_what_is_said_of_fourteen_rules_is_true_of_each():
+    """In words: within .02 at one use; no gain beyond a hundredth in the calibrated world later; all gain in fork."""
+    gaps = {}
+    with report.ROWS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if (
+                row["contest"] in ("reuse once", "reuse more", "reuse eight", "reuse others")
+                and row["from"] == "no clip"
+            ):
+                place = (row["world"].partition(",")[0], int(row["uses"]), int(row["mini-batches"]))
+                gaps.setdefault(place, []).append([float(row[f"difference{end}"]) for end in ("", " low", " high")])
+    gaps = {place: np.array(found) for place, found in gaps.items() if place[0] in ("calibrated", "fork")}
+    assert {len(found) for found in gaps.values()} == {14}
+    for (world, uses, _), found in gaps.items():
+        if world == "calibrated":
+            assert (abs(found) < 0.02).all() if uses == 1 else (found[:, 0] < 0.01).all()
+    assert (gaps["fork", 4, 4][:, 1] > 0).all()
+    assert gaps["fork", 4, 4][:, 0].max() == pytest.approx(0.01, abs=0.0015)
+
+
 def test_the_page_is_read_in_three_minutes():
     assert len(words(PAGE)) <= 1200
     assert len(numbers(PAGE)) <= 30
