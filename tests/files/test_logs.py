@@ -27,7 +27,9 @@ BROKEN = {
     "verl's": ([{"actor/pg_loss": math.inf}, {"actor/bandpo/not_finite/count": 3.0}],
                "actor/pg_loss in 1 row, first at step 1; tokens in 1 row, first at step 2"),
     "a scaler's": ([{"grad_norm": None, "skipped_steps": 1}, {"grad_norm": math.inf, "bandpo/skipped_steps": 2}], ""),
-    "whole": ([{"loss": 0.1, "reward": None, "not_finite/count": 0, "bandpo/not_finite/count": 0.0}], ""),
+    "a reward function's": ([{"reward": 0.5}, {"loss": 0.0, "reward": None}, {"critic/score/mean": math.nan}],
+                            "reward in 1 row, first at step 2; critic/score/mean in 1 row, first at step 3"),
+    "whole": ([{"loss": 0.1, "entropy": None, "not_finite/count": 0, "bandpo/not_finite/count": 0.0}], ""),
 }  # fmt: skip
 
 
@@ -207,12 +209,36 @@ def test_trls_state_is_read_anew_from_checkpoint_to_checkpoint(tmp_path):
 
 def test_a_state_that_is_read_anew_is_counted_anew(tmp_path):
     log = Followed(tmp_path / "trainer_state.json")
-    history = [{"step": step, "reward": 0.1} for step in (1, 2, 2)] + [{"reward": 0.1}]
+    history = [{"step": step, "reward": reward} for step, reward in ((1, 0.1), (2, 0.1), (2, 0.2))] + [{"reward": 0.1}]
     for more in range(3):
         history.append({"step": 3 + more, "reward": 0.1})
         log.path.write_text(json.dumps({"log_history": history}))
         assert log.poll()
         assert (len(log.rows), log.went_back, log.damaged) == (3 + more, 1, 1)
+
+
+def test_a_row_that_repeats_what_its_step_had_is_no_resume(path):
+    """TRL's evaluation and its closing row repeat the count of tokens, and a controller's numbers."""
+    rows = [
+        {"step": 1, "reward": 0.5, "num_input_tokens_seen": 40, "train_runtime": 2.0},
+        {"step": 2, "reward": 0.6, "num_input_tokens_seen": 80, "train_runtime": 3.0, "bandpo/controlled/radius": 0.1},
+        {"step": 2, "eval_loss": 0.1, "num_input_tokens_seen": 80},
+        {"step": 2, "train_runtime": 4.0, "bandpo/controlled/radius": 0.1, "total_flos": 0.0},
+    ]
+    log = followed(path, "".join(json.dumps(row) + "\n" for row in rows))
+    assert ([row["reward"] for row in log.rows], log.went_back) == ([0.5, 0.6], 0)
+    assert log.at[2]["eval_loss"] == 0.1
+    back = json.dumps({"step": 1, "reward": 0.5}) + "\n"  # of a step before the last
+    assert (followed(path, lines(1, 2) + lines(1)).went_back, [*followed(path, lines(1, 2) + back).at]) == (1, [1])
+
+
+def test_of_states_that_were_copied_the_last_step_counts(tmp_path):
+    for step in (1000, 500):  # written in this order
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        state(tmp_path / f"checkpoint-{step}" / "trainer_state.json", 1)
+    assert logs_at(tmp_path)[tmp_path].parent.name == "checkpoint-1000"
+    os.utime(tmp_path / "checkpoint-1000" / "trainer_state.json", (1e9, 1e9))  # of an older run
+    assert logs_at(tmp_path)[tmp_path].parent.name == "checkpoint-500"
 
 
 @pytest.mark.parametrize("name", ["eval_loss", "val-core/math/mean@8"])

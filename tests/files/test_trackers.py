@@ -144,7 +144,8 @@ def test_the_two_processes_of_prime_rl_write_rows_of_one_step_in_any_order(tmp_p
     assert (log.at[1]["entropy"], second["cut/fraction"], second["val-core/aime24/acc/mean@8"]) == (0.5, 0.01, 0.25)
     (logged,) = read_result(str(tmp_path)).logged
     assert (logged.data, logged.samples, logged.mean) == ("aime24", 8, 0.25)
-    path.write_text(path.read_text() + json.dumps(rows[-3]) + "\n")  # a resume
+    resumed = rows[-3] | {"train/agg/effective/agent/reward/mean": 0.1}
+    path.write_text(path.read_text() + json.dumps(resumed) + "\n")
     assert log.poll()
     assert log.went_back == 1
 

@@ -24,8 +24,8 @@ from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, rows_in, runs_
 
 STATE = "trainer_state.json"
 # How names of an evaluation begin under TRL, in a tracker, and under verl; and times, of which prime-rl's two processes
-# write their own.
-_SEVERAL = ("eval_", "eval/", "val-", "time")
+# write their own, and TRL one more at the end.
+_SEVERAL = ("eval_", "eval/", "val-", "time", "train_runtime")
 # Names of verl, SkyRL, prime-rl (of 2026 and before) and TRL, and ours for the same; the first that is there counts.
 # Their clip rates count tokens that lose their gradient and are means of means, so they get our name for that.
 _NAMES = (
@@ -61,8 +61,9 @@ def logs_at(path: Path) -> dict[Path, Path]:
     """Find the logs of the runs at a path, each by a key that stays while it runs.
 
     A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is its metrics.jsonl, else TRL's
-    newest trainer_state.json, else those of the run folders below, else every .jsonl in it, as verl's file logger
-    leaves one for each experiment, else the runs in all .csv, else each folder with tensorboard's events.
+    newest trainer_state.json (of several within a minute, as of a copy, that of the last step), else those of the run
+    folders below, else every .jsonl in it, as verl's file logger leaves one for each experiment, else the runs in all
+    .csv, else each folder with tensorboard's events.
     """
     if not path.is_dir():
         return {path / run: path / run for run in (path.suffix == ".csv" and runs_of(path)) or [""]}
@@ -73,7 +74,8 @@ def logs_at(path: Path) -> dict[Path, Path]:
         with contextlib.suppress(OSError):  # a checkpoint that is deleted meanwhile
             states[file] = file.stat().st_mtime
     if states:
-        return {path: max(states, key=states.__getitem__)}
+        copied = [file for file in states if max(states.values()) - states[file] < 60]  # in any order
+        return {path: max(copied, key=lambda file: (_number(file), states[file]))}
     below: list[Path] = []
     for folder, inner, files in os.walk(path):  # unlike rglob, it goes on where a folder has gone
         if "run.json" in files:
@@ -85,6 +87,12 @@ def logs_at(path: Path) -> dict[Path, Path]:
         found |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
     found = found or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))}
     return found or {path: path / "metrics.jsonl"}
+
+
+def _number(state: Path) -> float:
+    """Return the step of a checkpoint's state by its folder; that of the run's folder is written at the end."""
+    number = state.parent.name.removeprefix("checkpoint-")
+    return float(number) if number.isdecimal() else math.inf
 
 
 def name_of(key: Path) -> str:
@@ -165,7 +173,8 @@ def lost_in(rows: Iterable[Row]) -> str | None:
     found: dict[str, list[Any]] = {}
     for row in rows:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
-        lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
+        lost = [name for name in (*_NEEDED, *REWARDS) if _is_lost(row.get(name, 0))]
+        lost = [name for name in lost if not (skipped and name == "grad_norm")]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
             found.setdefault(name, []).append(_step_of(row))
     parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]}" for name, steps in found.items()]
@@ -183,8 +192,8 @@ def _step_of(row: Row) -> Any:
 class Followed:
     """Follow a log that may still be written. It is only read, and no damage to it is an error.
 
-    A row whose step and names were there already replaces all rows from that step on: the run went back. Other rows of
-    one step are one row, and a step may be evaluated again.
+    A row with another value of what its step had, or of a step before the last one, replaces all rows from its step on:
+    the run went back. Other rows of one step are one row, and a step may be evaluated again.
 
     Attributes:
         path: of the file; it may be changed, to that of the next checkpoint.
@@ -255,17 +264,19 @@ class Followed:
                 except UserError:
                     damaged += line.endswith(b"\n")
         at: dict[float, Row] = {}
-        self.went_back = 0
+        self.went_back, last = 0, -math.inf
         for row in rows:
             if not _is_step(step := _step_of(row)):
                 damaged += 1
                 continue
             row, before = {"step": step, **renamed(row)}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
-            if any(not name.startswith(_SEVERAL) for name in again):
+            if any(not name.startswith(_SEVERAL) and (step < last or row[name] != before[name]) for name in again):
                 self.went_back += 1
-                at, before = {each: at[each] for each in at if each < step}, {}
-            at[step] = {**before, **row}
+                for each in [each for each in at if each >= step] if step < last else [step]:
+                    del at[each]
+                before, last = {}, step
+            at[step], last = {**before, **row}, max(step, last)
         self.at, self.damaged = at or self.at, damaged
 
 

@@ -59,7 +59,7 @@ class Seen(Curves):
         if self.collapse is not None:
             return str(self.collapse)
         if not self.points:
-            return "no reward in its log, so no word on collapse" if len(self.x) else ""
+            return "no finite reward in its log, so no word on collapse" if len(self.x) else ""
         if self.points < 2 * WINDOW:
             return f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s"
         return "no collapse of the reward"
