@@ -151,6 +151,39 @@ BESIDE_A_RULE = {
 }
 
 
+CHANGED = {
+    "in place": ("steps = 1\nsteps *= 8", "steps_per_generation=steps", "steps_per_generation"),
+    "a loop": ("steps = 1\nfor steps in (1, 8):\n    pass", "steps_per_generation=steps", "steps_per_generation"),
+    "an item": ("kw = dict(num_iterations=1)\nkw['num_iterations'] = 4", "**kw", "kw cannot be read"),
+    "an update": ("kw = dict(num_iterations=1)\nkw.update(num_iterations=4)", "**kw", "kw cannot be read"),
+    "an attribute": ("", "num_iterations=1)\nargs.num_iterations = 4\nprint(args", "num_iterations: not a plain value"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_a_script_changes_after_it_was_set_is_not_judged(tmp_path, name):
+    before, words, what = CHANGED[name]
+    (tmp_path / "train.py").write_text(f"{before}\nargs = GRPOConfig({words})\n")
+    found = findings(tmp_path / "train.py")
+    assert not {level for level, *_ in found} & {"ok", "problem"}
+    assert any(what in said for _, said, _ in found)
+
+
+def test_flags_of_a_launch_script_are_settings_of_trl(tmp_path):
+    script, config = tmp_path / "run.sh", tmp_path / "trl.yaml"
+    config.write_text("gradient_accumulation_steps: 8\n")
+    script.write_text("accelerate launch grpo.py --gradient_accumulation_steps 8 --steps-per-generation 16\n")
+    (found,) = findings(script)
+    assert found[:2] == ("ok", found[1])
+    assert "spread over 2 optimizer steps" in found[1]
+    script.write_text(f"trl grpo --config {config} --num_iterations 4\n")
+    assert findings(script) == [
+        ("warning", f"--config {config} is not read", f"give both: bandpo doctor {config} {script}")
+    ]
+    (found,) = findings(config, script)
+    assert "each answer is used 4 times" in found[1]
+
+
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
 def test_what_is_judged_has_trls_own_values(tmp_path):
     args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)

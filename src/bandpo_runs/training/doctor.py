@@ -36,6 +36,7 @@ from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
+_CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
 # the share that ONCE tells of, and what is called few. That limit is ours.
@@ -76,11 +77,18 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
-    elif is_of_trl(given := _settings(rest)):
-        yield from trl_settings(given, trust=trust)
+    elif is_of_trl(given := {_plain(name): value for name, value in _settings(rest).items()}):
+        if (config := given.get("config")) and Path(str(config)).name not in {Path(text).name for text in rest}:
+            yield Finding("warning", f"--config {config} is not read", f"give both: bandpo doctor {config} {rest[0]}")
+        else:
+            yield from trl_settings(given, trust=trust)
     elif rest:
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
         yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
+
+
+def _plain(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_") if flag.startswith("--") else flag
 
 
 def _text(path: str) -> str:
@@ -145,17 +153,29 @@ def _of_code(path: Path) -> dict[str, Any]:
 def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Read a Python script's calls, names and arguments by keyword, and its strings. The script is not run.
 
-    A value that is not plain is `...`; a name has the value that the script gives it once.
+    A value that is not plain is `...`; a name has the value that the script gives it, if nothing changes it later.
     """
     try:
         nodes = list(ast.walk(ast.parse(content_of(path))))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
     assigned: dict[str, Any] = {}
+    changed: list[str] = []  # each name once for each time
+    later: dict[str, dict[str, Any]] = {}  # attributes that are set, by what they are of
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            name = _name(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
-            assigned[name or "?"] = node.value if name not in assigned else None
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            assigned[_name(target) or "?"] = node.value
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            changed.append(_name(node))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            later.setdefault(_name(node.value), {})[node.attr] = ...
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            changed.append(_name(node.value))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+            changed.append(_name(node.func.value))
+    kept = {id(value): later.get(name, {}) for name, value in assigned.items()}
+    assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
@@ -169,7 +189,7 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
                 words |= cast("dict[str, Any]", value)
             else:
                 words[word.arg or f"**{ast.unparse(word.value)}"] = value
-        calls.append((name, words))
+        calls.append((name, words | kept.get(id(call), {})))
     return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)]
 
 
@@ -257,7 +277,8 @@ def _logged(path: Path) -> Iterator[Finding]:
     if lost := lost_in(rows):
         cure = (
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
-            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm; "
+            "where a reward is, mend the reward function"
         )
         yield Finding("problem", f"{path}: {lost}", cure)
     yield _clip(path, log)
