@@ -107,10 +107,11 @@ def test_a_table_is_made_once_per_radius():
 
 def test_bounds_of_a_table_at_the_ends_and_in_half_precision():
     table = BandTable("kl", 0.05)
-    log_p = torch.tensor([0.0, -torch.inf, torch.nan, -600.0, 1e-7])
+    log_p = torch.tensor([0.0, -torch.inf, torch.nan, -600.0, 1e-6])
     found, exact = table.bounds(log_p), band_bounds(log_p, "kl", 0.05)
     torch.testing.assert_close(found.log_low.clamp(min=-500), exact.log_low.clamp(min=-500), equal_nan=True)
     torch.testing.assert_close(found.log_high, exact.log_high, equal_nan=True)
+    assert found.contains(torch.zeros(5)).tolist() == [True, True, False, True, True]  # where nothing moved
     half = log_probabilities()[::20].to(torch.bfloat16)
     assert torch.equal(table.bounds(half).log_high, table.bounds(half.float()).log_high)
 

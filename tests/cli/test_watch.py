@@ -330,7 +330,8 @@ def test_once_and_json(two, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none", "--once"], "error: none: nothing to show"),
+        (["none", "--once"], "error: none: nothing to show; its log is not there"),
+        (["trainer_state.json", "--once"], "nothing to show; trainer_state.json: corrupt: one JSON object is expected"),
         (["none", "--json"], "error: none: nothing to show"),
         (["none", "--every", "0"], "must be a positive number of seconds"),
         (["none", "--silent", "x"], "must be a positive number of minutes, got 'x'"),
@@ -338,6 +339,7 @@ def test_once_and_json(two, capsys, tmp_path):
 )
 def test_what_is_wrong_is_told_in_a_line(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [')
     assert main(["watch", *arguments]) == 2
     said = capsys.readouterr().err
     assert words in said

@@ -84,6 +84,7 @@ def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node,
     ("settings", "message"),
     [
         (["trainer.num_generations=3"], "must be a multiple of num_generations = 3"),
+        (["trainer.learning_rate=-1"], "trainer.learning_rate must be 0 or larger, got -1.0"),
         (["trainer.gradient_accumulation_steps=3"], "gradient_accumulation_steps = 3"),
         (["trainer.gradient_accumulation_steps=0"], "gradient_accumulation_steps must be a positive number, got 0"),
         (["trainer.steps_per_generation=null"], "trainer.steps_per_generation must be a positive number, got None"),

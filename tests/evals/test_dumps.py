@@ -167,6 +167,7 @@ REFUSED = {
     "no prompt": ([{"prompt": "a", "score": 1}, {"score": 1}], {}, "row 2: 'prompt' is missing"),
     "uneven": ([{"prompt": x, "score": 1} for x in "aab"], {}, "problems of 'answers' have from 1 to 2 answers, expec"),
     "lists": ([{"prompt": "a", "score": [1, 0], "pred": ["7"]}], {}, "row 1: 'pred' has 1 values, 'score' has 2"),
+    "texts": ([{"prompt": "a", "responses": ["x", "y"], "scores": [1]}], {}, "has 2 texts, 'scores' has 1"),
     "two right answers": (
         [{"prompt": "a", "score": 1, "gold": "7"}, {"prompt": "a", "score": 1, "gold": "8"}],
         {},

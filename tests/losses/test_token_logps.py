@@ -78,6 +78,13 @@ def test_logits_take_the_place_of_hidden_states():
     assert found.dtype == torch.float32
 
 
+def test_one_token_needs_no_batch():
+    hidden, weight, tokens = make()
+    one = token_logps(hidden[0, 0], weight, tokens[0, 0])
+    assert one.shape == ()
+    torch.testing.assert_close(one, token_logps(hidden, weight, tokens)[0, 0])
+
+
 @pytest.mark.parametrize("chunk", [1, 149, 150, 151, 10_000])
 def test_the_chunk_changes_rounding_alone(chunk):
     hidden, weight, tokens = make()

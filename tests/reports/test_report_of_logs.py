@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from html import unescape
 
 import numpy as np
@@ -214,6 +215,17 @@ def test_a_log_and_a_run_folder_stand_on_one_page(tmp_path, no_drawings):
     assert table(page, "Settings that differ")["lr"] == {"GRPO": "1", "Band-KL 0.05": "2", "theirs": "–"}
     assert set(table(page, "Minus GRPO")["Reward at the end"]) == {"Band-KL 0.05"}
     assert "theirs: a log does not say the rule of its run, so no interval is shown." in page
+
+
+def test_a_validation_without_a_number_has_no_panel_and_no_table(tmp_path, no_drawings, capsys):
+    rows = [{"step": step, "data": {"critic/score/mean": 0.1, "val-core/x/acc/mean@4": math.nan}} for step in (1, 2)]
+    write_lines(tmp_path / "log.jsonl", rows)
+    assert "mean@4" not in page_of(tmp_path, tmp_path / "log.jsonl")
+    rows[1]["data"]["val-core/x/acc/best@4/mean"] = 0.5  # and no mean
+    write_lines(tmp_path / "log.jsonl", rows)
+    for command in ("table", "score"):
+        assert main([command, str(tmp_path / "log.jsonl")]) == 2
+        assert "log.jsonl: no validation in it" in capsys.readouterr().err
 
 
 def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():

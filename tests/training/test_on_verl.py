@@ -177,6 +177,7 @@ def error_of(capsys, *arguments):
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["none.yaml"], "none.yaml does not exist"),
         (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
+        (["--plan", "trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node must be positive for --plan, got 0"),
         (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
     ],

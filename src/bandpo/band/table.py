@@ -110,7 +110,9 @@ class BandTable:
         if not self.fits:
             raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")
         log_low, log_high = self.look_up(old_logps.detach().clamp(max=0))
-        return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -old_logps.float()))
+        return Bounds(
+            log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -old_logps.clamp(max=0).float())
+        )
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""

@@ -99,7 +99,7 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
         given = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
     if group_size is not None:
-        if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 2:
+        if isinstance(group_size, bool) or not isinstance(group_size, Integral) or group_size < 2:
             raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
         if count % group_size:
             raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "

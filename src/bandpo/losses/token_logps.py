@@ -54,7 +54,7 @@ def token_logps(
         own = logps.gather(-1, chosen[:, None])[:, 0]
         return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(-1) if entropies else own  # 0 times -inf is NaN
 
-    pieces = zip(hidden.flatten(0, -2).split(chunk), tokens.flatten().split(chunk), strict=True)
+    pieces = zip(hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True)
     parts: Any = [checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces]
     logps, found = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
     return (logps, found) if entropies else logps

@@ -37,8 +37,9 @@ def watch_and_show(
     """Run `bandpo watch`."""
     watch = Watch(given, silent)
     seen = watch.look(time.time())
-    if once and len(missing := [run for run in seen if run.state == "waiting"]) == len(seen):
-        raise UserError(f"{missing[0].label}: nothing to show; {' '.join(missing[0].notes) or 'no line is in its log'}")
+    if once and not any(len(run.x) for run in seen):
+        why = "its log is not there" if seen[0].age is None else "no line is in its log"
+        raise UserError(f"{seen[0].label}: nothing to show; {' '.join(seen[0].notes) or why}")
     if as_json:
         print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))
     elif once:

@@ -289,6 +289,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
         is_no = value is False and str(key).endswith("_strategy")  # YAML takes "no" for a truth value
         given[key if key in model.model_fields else FORMERLY.get(key, key)] = "no" if is_no else value
     checked = _validated(model, given, "trainer.").model_dump(exclude_unset=True)
+    if (rate := checked.get("learning_rate") or 0.0) < 0:
+        raise UserError(f"trainer.learning_rate must be 0 or larger, got {rate!r}")
     check_mappings(checked)
     return checked
 

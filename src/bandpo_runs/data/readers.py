@@ -72,6 +72,7 @@ def _json_rows(path: Path) -> Rows:
 
 
 def _csv_rows(path: Path) -> Rows:
+    csv.field_size_limit(2**31 - 1)  # an answer may be long
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
         reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]  # of "prompt, score"

@@ -64,7 +64,7 @@ class Result:
     collapse: Collapse | None = None
     notes: tuple[str, ...] = ()
     logged: tuple[Logged, ...] = ()
-    step: int | None = None
+    step: float | None = None
 
     @property
     def heading(self) -> str:
@@ -183,13 +183,14 @@ def file_at(path: Path, step: int | None = None) -> Path | None:
         return path if files_of(path) else None
     if (path / "eval.json").exists():
         return None
-    if dumps := {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}:
+    dumps: dict[float, Path] = {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}
+    if dumps:
         return dumps[_chosen(path, dumps, step)]
     logs = [log for log in logs_at(path).values() if files_of(log) and is_log(log)]
     return logs[0] if len(logs) == 1 else None
 
 
-def _chosen(path: Path, steps: Iterable[int], step: int | None) -> int:
+def _chosen(path: Path, steps: Iterable[float], step: int | None) -> float:
     nearest = max(steps) if step is None else min(steps, key=lambda each: abs(each - step))
     if step not in (nearest, None):
         raise UserError(f"{path}: no validation of step {step}; the nearest is of {nearest}")
@@ -198,7 +199,7 @@ def _chosen(path: Path, steps: Iterable[int], step: int | None) -> int:
 
 def answered(result: Result) -> Result:
     """Return a result that has answers. Raises UserError for that of a log."""
-    if result.logged:
+    if not result.graded:
         raise UserError(
             f"{result.source}: a log has no answers, but their means, which bandpo table shows; verl writes answers "
             "with trainer.validation_data_dir, SkyRL with trainer.dump_eval_results, and prime-rl to traces.jsonl"
@@ -210,13 +211,13 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
     """Read the validation of a step from a log, by default the last one."""
     log = read(path)
     rows = {at: [m for m in map(VALIDATED.fullmatch, row) if m and row[m[0]] is not None] for at, row in log.at.items()}
-    rows = {at: found for at, found in rows.items() if found}
+    rows = {at: found for at, found in rows.items() if any(match[2] == "mean" for match in found)}
     if not rows:
         raise UserError(
             f"{path}: no validation in it; expected numbers such as val-core/aime_2024/acc/mean@32, which verl logs "
             "where trainer.test_freq is set and the reward function returns acc"
         )
-    at = _chosen(path, [int(each) for each in rows], step)
+    at = _chosen(path, rows, step)
     sets: dict[str, dict[str, dict[int, float]]] = {}
     for name, data, kind, n in ((m[0], *m.groups()) for m in rows[at]):
         if not 0 <= (value := log.at[at][name]) <= 1:

@@ -273,7 +273,10 @@ class Section:
     @property
     def validated(self) -> list[Panel]:
         """List mean@n and verl's best@n of the paper's table. Each is of the average, and of each data set."""
-        names = [{name for row in run.rows for name in row if name.startswith("val-core/")} for run in self.runs]
+        names = [
+            {name for row in run.rows for name, x in row.items() if name.startswith("val-core/") and x is not None}
+            for run in self.runs
+        ]
         found = [[match for match in map(VALIDATED.fullmatch, each) if match and match[2] != "worst"] for each in names]
         sets = {frozenset(match[1] for match in each) for each in found if each}
         columns = papers_order([data for each in sets for data in sorted(each)])
