@@ -156,8 +156,28 @@ CHANGED = {
     "a loop": ("steps = 1\nfor steps in (1, 8):\n    pass", "steps_per_generation=steps", "steps_per_generation"),
     "an item": ("kw = dict(num_iterations=1)\nkw['num_iterations'] = 4", "**kw", "kw cannot be read"),
     "an update": ("kw = dict(num_iterations=1)\nkw.update(num_iterations=4)", "**kw", "kw cannot be read"),
+    "the trainer's": (
+        "",
+        "num_iterations=1)\ntrainer.args.num_iterations = 4\nprint(args",
+        "num_iterations: not a plain",
+    ),
+    "an argument": ("steps = 1\ndef main(steps):\n    pass", "steps_per_generation=steps", "steps_per_generation"),
     "an attribute": ("", "num_iterations=1)\nargs.num_iterations = 4\nprint(args", "num_iterations: not a plain value"),
 }
+
+
+JUDGED_STILL = {
+    "a comprehension": "steps = 8\nrows = [steps for steps in range(3)]\nGRPOConfig(steps_per_generation=steps)",
+    "a field": "class Mine:\n    steps: int\nsteps = 8\nargs = GRPOConfig(steps_per_generation=steps)",
+    "another's": "args = GRPOConfig(steps_per_generation=8)\nargs.output_dir = 'x'\na.b.steps_per_generation = 1",
+}
+
+
+@pytest.mark.parametrize("name", JUDGED_STILL)
+def test_what_a_script_changes_elsewhere_changes_no_verdict(tmp_path, name):
+    (tmp_path / "train.py").write_text(JUDGED_STILL[name])
+    (found,) = findings(tmp_path / "train.py")
+    assert "spread over 8 optimizer steps" in found[1]
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -172,16 +192,22 @@ def test_what_a_script_changes_after_it_was_set_is_not_judged(tmp_path, name):
 def test_flags_of_a_launch_script_are_settings_of_trl(tmp_path):
     script, config = tmp_path / "run.sh", tmp_path / "trl.yaml"
     config.write_text("gradient_accumulation_steps: 8\n")
-    script.write_text("accelerate launch grpo.py --gradient_accumulation_steps 8 --steps-per-generation 16\n")
+    script.write_text("accelerate launch train.py --gradient_accumulation_steps 8 --steps-per-generation 16\n")
     (found,) = findings(script)
     assert found[:2] == ("ok", found[1])
     assert "spread over 2 optimizer steps" in found[1]
-    script.write_text(f"trl grpo --config {config} --num_iterations 4\n")
-    assert findings(script) == [
-        ("warning", f"--config {config} is not read", f"give both: bandpo doctor {config} {script}")
-    ]
+    script.write_text("trl grpo --config recipes/$1.yaml --num_iterations 4 --gradient_accumulation_steps $STEPS\n")
+    cure = f"give that file too, first: bandpo doctor CONFIG.yaml {script}"
+    assert findings(script) == [("warning", "--config recipes/$1.yaml is not read", cure)]
+    assert not [found for found in findings(config, script) if found[0] in ("ok", "problem")]  # STEPS is not known
+    script.write_text("trl grpo --config recipes/$1.yaml --num_iterations 4\n")
     (found,) = findings(config, script)
     assert "each answer is used 4 times" in found[1]
+    (found,) = findings(config, script, "num_iterations=2")  # the last one wins
+    assert "each answer is used twice" in found[1]
+    script.write_text("deepspeed sft.py --gradient_accumulation_steps 8 --temperature 0.6\n")
+    (found,) = findings(script)
+    assert found[1].startswith("unknown settings")
 
 
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")

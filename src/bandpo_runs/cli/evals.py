@@ -170,7 +170,7 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
-    if output is not None and output.suffix not in (".md", ".tex", ".txt", ""):
+    if output is not None and output.suffix.lower() in (".html", ".htm", ".json", ".csv", ".pdf", ".docx", ".xlsx"):
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)

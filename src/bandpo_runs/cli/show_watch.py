@@ -37,7 +37,7 @@ def watch_and_show(
     """Run `bandpo watch`."""
     watch = Watch(given, silent)
     seen = watch.look(time.time())
-    if once and not any(len(run.x) for run in seen):
+    if once and not any(len(run.x) or run.ended for run in seen):
         why = "its log is not there" if seen[0].age is None else "no line is in its log"
         raise UserError(f"{seen[0].label}: nothing to show; {' '.join(seen[0].notes) or why}")
     if as_json:

@@ -128,8 +128,9 @@ def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Seq
             raise UserError(f"{path} has no column of the {role}; {said}{hint}")
     by_role = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
     for number, row in enumerate(by_role, 1):
-        texts, scores = row.get("response"), row.get("score")
-        if isinstance(scores, list) and isinstance(texts, list) and len(texts) != len(scores) and not scorer:
+        texts, scores = (each if isinstance(each, list) else [] for each in (row.get("response"), row.get("score")))
+        is_listed = texts and scores and not scorer and all(isinstance(text, str) for text in texts)
+        if is_listed and len(texts) != len(scores):
             lengths = f"{names['response']!r} has {len(texts)} texts, {names['score']!r} has {len(scores)}"
             raise UserError(f"{path}, row {number}: {lengths}")
     return by_role, names, scorer or f"column {names['score']!r}"

@@ -193,7 +193,7 @@ def file_at(path: Path, step: int | None = None) -> Path | None:
 def _chosen(path: Path, steps: Iterable[float], step: int | None) -> float:
     nearest = max(steps) if step is None else min(steps, key=lambda each: abs(each - step))
     if step not in (nearest, None):
-        raise UserError(f"{path}: no validation of step {step}; the nearest is of {nearest}")
+        raise UserError(f"{path}: no validation of step {step}; the nearest is of {nearest:.15g}")
     return nearest
 
 

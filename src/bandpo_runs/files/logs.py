@@ -90,9 +90,9 @@ def logs_at(path: Path) -> dict[Path, Path]:
 
 
 def _number(state: Path) -> float:
-    """Return the step of a checkpoint's state by its folder; that of the run's folder is written at the end."""
-    number = state.parent.name.removeprefix("checkpoint-")
-    return float(number) if number.isdecimal() else math.inf
+    """Return a checkpoint's step by its folder; inf for the run's own state."""
+    number = re.fullmatch(r"checkpoint-(\d+)", state.parent.name)
+    return float(number[1]) if number else math.inf
 
 
 def name_of(key: Path) -> str:
@@ -173,12 +173,19 @@ def lost_in(rows: Iterable[Row]) -> str | None:
     found: dict[str, list[Any]] = {}
     for row in rows:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
-        lost = [name for name in (*_NEEDED, *REWARDS) if _is_lost(row.get(name, 0))]
-        lost = [name for name in lost if not (skipped and name == "grad_norm")]
+        lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
             found.setdefault(name, []).append(_step_of(row))
     parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]}" for name, steps in found.items()]
     return f"numbers are not finite: {'; '.join(parts)}" if found else None
+
+
+def unscored_in(rows: Iterable[Row]) -> str | None:
+    """Say which rows, with our names, have a reward without a number."""
+    if steps := [_step_of(row) for row in rows if _is_lost(row.get("reward", 0))]:
+        what = "it is not finite, or no reward function scored an answer"
+        return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]}: {what}"
+    return None
 
 
 def _is_lost(value: Any) -> bool:
@@ -227,8 +234,9 @@ class Followed:
         notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] if self.damaged else []
         if self.went_back:
             notes.append(f"the log went back {self.went_back} times, as after a resume; the last values are shown")
-        lost = lost_in(self.rows)
-        return notes + ([f"{lost}; `bandpo doctor {self.path}` says what to do"] if lost else [])
+        lost, unscored = lost_in(self.rows), unscored_in(self.rows)
+        notes += [f"{lost}; `bandpo doctor {self.path}` says what to do"] if lost else []
+        return notes + ([unscored] if unscored else [])
 
     def poll(self) -> bool:
         """Read the file again if it has changed; return whether it has."""

@@ -177,7 +177,7 @@ def _table_notes(
     text = ", ".join(f"{name} {size}" for name, size in sizes.items())
     said = f"Problems: {text}; {n} samples each" if text else f"{n} samples of each problem"
     notes = [f"Percent. {said}. Scorer: {', '.join(sorted({r.scorer for r in results}))}."]
-    if steps := [f"{result.label} {result.step}" for result in results if result.step is not None]:
+    if steps := [f"{result.label} {result.step:.15g}" for result in results if result.step is not None]:
         same = len({result.step for result in results if result.step is not None}) == 1
         last = f"Not all of one step: {', '.join(dict.fromkeys(steps))}."
         notes.append(f"Validation at step {steps[0].rpartition(' ')[2]}." if same else last)

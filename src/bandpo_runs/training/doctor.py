@@ -29,13 +29,16 @@ from bandpo.trust_regions.nodes import trust_region
 
 from ..config.recipe import merge
 from ..config.run_folder import read_info
-from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read
+from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read, unscored_in
 from ..files.reading import checked, content_of, read_yaml
 from ..statistics.curves import Curves, by_step
 from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
+_SHELL = (".sh", ".bash", ".sbatch", ".slurm")
+# What starts TRL's GRPO, and flags that no other program has.
+_OF_TRL = r"\btrl\s+grpo\b|\bgrpo\w*\.py\b|--(num[-_](iterations|generations)|(steps_per|steps-per)[-_]generation)\b"
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
@@ -77,33 +80,37 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
-    elif is_of_trl(given := {_plain(name): value for name, value in _settings(rest).items()}):
-        if (config := given.get("config")) and Path(str(config)).name not in {Path(text).name for text in rest}:
-            yield Finding("warning", f"--config {config} is not read", f"give both: bandpo doctor {config} {rest[0]}")
+    elif is_of_trl(given := _settings(rest, flags=re.search(_OF_TRL, whole) is not None)):
+        unknown = frozenset(name for name, value in given.items() if isinstance(value, str) and "$" in value)
+        if "--config" in given and all(Path(text).suffix in _SHELL for text in files):
+            what = f"--config {given['--config']} is not read"
+            yield Finding("warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}")
         else:
-            yield from trl_settings(given, trust=trust)
+            yield from trl_settings({x: given[x] for x in given.keys() - unknown}, unknown, trust=trust)
     elif rest:
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
         yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
-
-
-def _plain(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_") if flag.startswith("--") else flag
 
 
 def _text(path: str) -> str:
     return content_of(Path(path)).decode(errors="replace")
 
 
-def _settings(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read nested settings from files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win."""
+def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
+    """Read nested settings from files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win.
+
+    With `flags`, a script's are settings of TRL, but for --config.
+    """
     config: dict[str, Any] = {}
     for text in arguments:
         path, node = Path(text), None
         if "=" in text and not path.exists():
             put(config, *setting(text.lstrip("+")))
-        elif path.suffix in (".sh", ".bash", ".sbatch", ".slurm"):
+        elif path.suffix in _SHELL:
             node = _of_shell(_text(text))
+            if flags:
+                names = {name: name.lstrip("-").replace("-", "_") for name in node if name != "--config"}
+                node = {names.get(name, name): value for name, value in node.items()}
         elif path.suffix == ".py":
             node = _of_code(path)
         elif path.suffix == ".toml":
@@ -160,21 +167,28 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
     assigned: dict[str, Any] = {}
-    changed: list[str] = []  # each name once for each time
+    names: dict[int, list[str]] = {}  # that a value was assigned to
     later: dict[str, dict[str, Any]] = {}  # attributes that are set, by what they are of
-    for node in nodes:
+    inner = [each.target for each in nodes if isinstance(each, ast.comprehension)]  # names that end with their loop
+    inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
+    local = {id(each) for target in inner for each in ast.walk(target)}
+    changed: list[str] = []  # each name once for each time
+    for node in (node for node in nodes if id(node) not in local):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            assigned[_name(target) or "?"] = node.value
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                assigned[_name(target) or "?"] = node.value
+                names.setdefault(id(node.value), []).append(_name(target))
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             changed.append(_name(node))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            later.setdefault(_name(node.value), {})[node.attr] = ...
-        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            changed.append(_name(node.value))
+        store = node if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else None
+        if store and (isinstance(store.value, ast.Name) or _name(store.value) == "args"):  # or trainer.args
+            later.setdefault(_name(store.value), {})[store.attr] = ...
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
+            changed.append(node.value.id)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            changed.append(_name(node.func.value))
-    kept = {id(value): later.get(name, {}) for name, value in assigned.items()}
+            changed += [node.func.value.id] if isinstance(node.func.value, ast.Name) else []
+        if isinstance(node, ast.arg):
+            changed.append(node.arg)
     assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
@@ -189,7 +203,10 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
                 words |= cast("dict[str, Any]", value)
             else:
                 words[word.arg or f"**{ast.unparse(word.value)}"] = value
-        calls.append((name, words | kept.get(id(call), {})))
+        is_config = name.rpartition(".")[2] in _CONFIGS
+        for each in [*names.get(id(call), ()), *(["args"] if is_config else [])]:
+            words |= later.get(each, {})
+        calls.append((name, words))
     return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)]
 
 
@@ -277,10 +294,11 @@ def _logged(path: Path) -> Iterator[Finding]:
     if lost := lost_in(rows):
         cure = (
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
-            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm; "
-            "where a reward is, mend the reward function"
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
         )
         yield Finding("problem", f"{path}: {lost}", cure)
+    if unscored := unscored_in(rows):
+        yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
     yield _clip(path, log)
 
 
