@@ -109,10 +109,9 @@ class BandTable:
         """
         if not self.fits:
             raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")
-        log_low, log_high = self.look_up(old_logps.detach().clamp(max=0))
-        return Bounds(
-            log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -old_logps.clamp(max=0).float())
-        )
+        log_p = old_logps.detach().clamp(max=0)
+        log_low, log_high = self.look_up(log_p)
+        return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float()))
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
