@@ -130,6 +130,10 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys
     assert run.state == "stopped"
     assert "round 2 of 48, stopped, as its numbers were not finite" in drawn([run], 80)
     assert run.notes == (said, "Why: step 33: weights are not finite")
+    (folder / "metrics.jsonl").write_text("")  # before its first row
+    assert main(["watch", str(folder), "--once"]) == 0
+    assert "stopped, as its numbers were not finite" in capsys.readouterr().out
+    write(log, [ours(1), ours(2, loss=None)])
     followed([folder], Clock(lambda: pytest.fail("it goes on")))
     assert "Why: step 33" in capsys.readouterr().out
     write_page(tmp_path / "page.html", [run], NOW)

@@ -26,7 +26,7 @@ def test_a_planted_leak_is_found_however_it_is_written(make, copies, tmp_path):
         r"Let \(ABC\) be a triangle with \(AB=5\) and \(BC=\frac{9}{2}\), inscribed in a circle. What is its area?",
     ]
     clean = r"The mean of four numbers is $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers."
-    # The ending is no leak: three evaluation problems have it.
+    # The ending does not leak: three evaluation problems have it.
     evaluation = [*(aime24(problem(i), "1", i) for i in range(27)), LEAKED]
     endings = [LEAKED["problem"][LEAKED["problem"].index("which is") :], ""]
     evaluation += [aime24(f"{problem(60 + i)} The result, {endings[0]}", "1", i) for i in range(2)]

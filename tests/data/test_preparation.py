@@ -98,7 +98,7 @@ def test_a_hundredfold_data_set_becomes_one(make, copies, tmp_path):
 
 
 def test_a_conversation_is_all_that_the_user_says(make, tmp_path):
-    """The last message of several is no problem of its own, and one before it can be an evaluation problem."""
+    """The last message of several is not a problem of its own, and one before it can be an evaluation problem."""
 
     def talk(*said):
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]

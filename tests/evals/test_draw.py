@@ -151,7 +151,7 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         assert kinds == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
 
         asked = len(fake.asked)
-        assert ask(home, "out", *options) == 0  # as before: they fail again, and that is no news
+        assert ask(home, "out", *options) == 0  # as before: they fail again, which is not news
         said = capsys.readouterr().out
         assert "22 of them are there; 2 that ended in an error are tried again" in said
         assert "warning: the server at" in said

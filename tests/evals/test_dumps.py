@@ -199,6 +199,12 @@ def test_a_scorer_needs_responses_and_right_answers(tmp_path):
         read_dump(path, {}, "maths")
 
 
+def test_a_csv_may_hold_long_answers(tmp_path):
+    (tmp_path / "a.csv").write_text(f"prompt,response,score\nq,{'x' * 150_000},1\n")
+    (graded,), _ = read_dump(tmp_path / "a.csv", {})
+    assert graded.score.tolist() == [[1.0]]
+
+
 def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write("a.csv", answers(prompt="q", correct="ok"))

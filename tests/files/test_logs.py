@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
+from bandpo_runs.cli import main
 from bandpo_runs.files.logs import Followed, logs_at, lost_in, read
 
 
@@ -35,6 +36,15 @@ BROKEN = {
 def test_what_is_not_finite_in_a_log_is_said_with_its_first_step(rows, said):
     found = lost_in({"step": step, **row} for step, row in enumerate(rows, 1))
     assert found == (f"numbers are not finite: {said}" if said else None)
+
+
+def test_a_reward_without_a_number_is_a_warning_of_its_own(path, capsys):
+    text = line(1) + '{"step": 2, "reward": null, "loss": 0.0}\n{"step": 3, "loss": 0.1}\n'
+    said = "reward without a number in 1 row, first at step 2: it is not finite, or no reward function scored an answer"
+    assert followed(path, text).notes == [said]
+    assert main(["doctor", str(path)]) == 0
+    assert "WARN  " in (out := capsys.readouterr().out)
+    assert "reward without a number in 1 row" in " ".join(out.split())
 
 
 def lines(*steps):

@@ -271,7 +271,7 @@ def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
     assert build(BandPOTrainer, args).trust_region == Band("tv", 0.1)
     with pytest.raises(ValueError, match="twice"):
         build(BandPOTrainer, args, Band())
-    assert build(BandPOTrainer, args, Band("tv", 0.1)).trust_region == Band("tv", 0.1)  # the same is no second one
+    assert build(BandPOTrainer, args, Band("tv", 0.1)).trust_region == Band("tv", 0.1)  # the same is not a second one
     assert build(BandPOTrainer, tiny.settings(tmp_path)).trust_region == Band("kl", 0.05)
 
 

@@ -28,7 +28,7 @@ def packed(
     """The same tokens, several responses to a row, with prompts and padding of junk between them."""
     rng = random.Random(seed)
     parts = [range(i, len(mask), rows) for i in range(rows)]
-    slots: list[list[tuple[int, int, int]]] = []  # (id, response, position) of each token, -1 for what is no response
+    slots: list[list[tuple[int, int, int]]] = []  # (id, response, position) of each token, -1 outside responses
     for part in parts:
         row = []
         for name, i in enumerate(part):

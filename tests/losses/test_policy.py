@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, get_args
 
+import numpy as np
 import pytest
 import torch
 from regions import name_of
@@ -642,6 +643,11 @@ def test_a_group_of_equal_rewards_has_no_advantage(reward, size):
     assert not group_advantages(torch.full((2 * size,), reward), size).any()
 
 
+def test_a_group_size_may_be_numpys():
+    rewards = torch.arange(4.0)
+    assert torch.equal(group_advantages(rewards, np.int64(2)), group_advantages(rewards, 2))
+
+
 @pytest.mark.parametrize(
     ("rewards", "size", "options", "message"),
     [
@@ -753,7 +759,7 @@ def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, messag
         group_advantages(torch.tensor(rewards), **arguments)
 
 
-# ---- what is no log-probability
+# ---- what is not a log-probability
 
 
 def test_what_is_no_log_probability_is_refused_and_asked_about():

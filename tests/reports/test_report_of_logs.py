@@ -226,6 +226,10 @@ def test_a_validation_without_a_number_has_no_panel_and_no_table(tmp_path, no_dr
     for command in ("table", "score"):
         assert main([command, str(tmp_path / "log.jsonl")]) == 2
         assert "log.jsonl: no validation in it" in capsys.readouterr().err
+    rows[1] = {"step": 5.5, "data": {"val-core/x/acc/mean@4": 0.5}}
+    write_lines(tmp_path / "log.jsonl", rows)
+    assert main(["table", str(tmp_path / "log.jsonl")]) == 0
+    assert "Validation at step 5.5." in capsys.readouterr().out
 
 
 def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():

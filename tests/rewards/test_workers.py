@@ -323,7 +323,7 @@ def test_a_bad_task_costs_itself_alone(pool, bad, why):
 
 
 def test_the_limit_is_of_processor_time(pool):
-    """Waiting is no work: a second of sleep is within 0.3 s, and a task is not charged for those before it."""
+    """Waiting does not count: a second of sleep is within 0.3 s, and a task is not charged for those before it."""
     assert pool.map([["sleep", 1.0], *[["spin", 0.1]] * 12]) == ["slept", *["spun"] * 12]
     patient, began = Pool("worker_tasks:run", seconds=0.3, wall_seconds=100, size=1), time.monotonic()
     assert patient.map([["power"]]) == [Stopped.TIME]

@@ -88,7 +88,7 @@ def test_what_is_wanted_is_of_the_same_responses():
     critical, responses, lengths = simulated(np.random.default_rng(2), 100)
     wanted = np.bincount(responses[critical > 2.0], minlength=100).astype(float)
     low, high = number_interval(critical, responses, wanted)
-    # But for the tokens next to it: that these few are of other responses is no evidence.
+    # But for the tokens next to it: that these few are of other responses is not evidence.
     assert smallest_number(critical, wanted.sum()) == critical[critical <= 2.0].max()
     assert 1.98 < low <= 2.0 < high < 2.02
     rate = number_interval(critical, responses, wanted.sum() / lengths.sum() * lengths)

@@ -389,7 +389,7 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     assert notices == ["checkpoint-16 has weights that are not finite: it does not count, and none is deleted for it"]
     assert saved(folder) == ["checkpoint-12", "checkpoint-16"]
     assert checkpoints.newest_whole(folder)[0].step == 12
-    _, notices = run(node, resume=True)  # now with the guard: that is no other setting
+    _, notices = run(node, resume=True)  # now with the guard: that is not another setting
     assert notices == ["going on after step 12"]
     assert_same_run(folder, whole)
 

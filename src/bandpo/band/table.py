@@ -26,7 +26,7 @@ _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, -3, 10
 # What the polynomials may be off between their nodes, in log |log r|: half of float32's unit in the last place; and, by
 # the rounding of log-odds in float64, more where the distance itself is nothing but their last digits.
 _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
-# Below this log r is no ratio in float32. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
+# Below this log r, float32 has no ratio. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
 _LOWEST = -150.0
 
 

@@ -131,7 +131,7 @@ class _Right:
     normal: str
 
 
-# What data sets write where there is no answer; nothing is equal to it.
+# What data sets write for a missing answer; nothing is equal to it.
 _NO_ANSWER = {"", "none", "null", "nan", "n/a", "proof", "notfound", "not found"}
 # 2e-1 and 3e+2 are formulas with Euler's number; 3e8, 1e-5 and 6.63e-34 are numbers.
 _EULER = re.compile(r"[0-9]+e[-+][12]")

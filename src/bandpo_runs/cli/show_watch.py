@@ -26,7 +26,7 @@ _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "run
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_LINE = 60  # columns of a curve
 _PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
-# The columns of the table of several runs; from the end of them go those for which there is no room.
+# The columns of the table of several runs; those at the end go where room is short.
 _COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
 
 

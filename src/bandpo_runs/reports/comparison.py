@@ -79,7 +79,7 @@ def comparison_text(
             text for each in (c.sampling_error, c.clustered_error) for text in (_bracket(each.interval), _p(each.p))
         ]
         rows.append([c.data, str(c.prompts), points(c.a), points(c.b), points(c.difference, "+"), *errors])
-    if here.p is None:  # there is no such test of pass@k
+    if here.p is None:  # pass@k has no such test
         rows = [[*row[:6], *row[7:]] for row in rows]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     lines += [

@@ -159,7 +159,7 @@ def _run(
     except NotFiniteError as error:
         if state.is_main_process:
             _write_json(folder / "run.json", {**facts, "stopped": str(error)})
-            (folder / "metrics.jsonl").touch()  # for reports, where there is no row yet
+            (folder / "metrics.jsonl").touch()  # for reports, before its first row
         hint = "--resume does the same steps again; other settings need another output"
         if (last := guard.last_whole(None, None)) is not None:
             hint += f", where model={last} begins from there"

@@ -213,12 +213,6 @@ class _Numbers:
     def get(self, key: str, default: float) -> float:
         return default if self.values.get(key) is None else self[key]
 
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self[key] if default is None else self.get(key, default)
-        if value <= 0:
-            raise UserError(f"{key} must be positive for --plan, got {value!r}")
-        return value
-
 
 def plan(run: Run) -> Plan:
     """Estimate memory and time of a run.
@@ -242,7 +236,9 @@ def plan(run: Run) -> Plan:
     adapter = rank * layers * (4 * hidden + 2 * (hidden + kv) + 3 * (hidden + intermediate))
     trained = adapter or parameters
 
-    gpus = of.positive("trainer.nnodes", 1) * of.positive("trainer.n_gpus_per_node")
+    gpus = of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
+    if gpus <= 0:
+        raise UserError(f"trainer.nnodes x trainer.n_gpus_per_node must be positive for --plan, got {gpus:g}")
     longest = of["data.max_response_length"]
     tokens = of[f"{actor}.ppo_micro_batch_size_per_gpu"] * (of["data.max_prompt_length"] + longest)
     stored = 4 * (parameters + adapter) + 8 * trained
@@ -306,10 +302,7 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
     step = sum(estimate.step.values())
     lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
     lines.append(f"  {'all':13} {step:7.1f}")
-    every, gpus = (
-        of.get("trainer.test_freq", -1),
-        of.positive("trainer.nnodes", 1) * of.positive("trainer.n_gpus_per_node"),
-    )
+    every, gpus = of.get("trainer.test_freq", -1), of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
     if every > 0:
         lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
         step += estimate.validation / every
