@@ -205,9 +205,10 @@ def test_flags_of_a_launch_script_are_settings_of_trl(tmp_path):
     assert "each answer is used 4 times" in found[1]
     (found,) = findings(config, script, "num_iterations=2")  # the last one wins
     assert "each answer is used twice" in found[1]
-    script.write_text("deepspeed sft.py --gradient_accumulation_steps 8 --temperature 0.6\n")
-    (found,) = findings(script)
-    assert found[1].startswith("unknown settings")
+    for other in ("deepspeed sft.py --temperature 0.6", "megatron rlhf --rlhf_type grpo --steps_per_generation 4"):
+        script.write_text(f"{other} --gradient_accumulation_steps 8\n")
+        (found,) = findings(script)
+        assert found[1].startswith("unknown settings")
 
 
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")

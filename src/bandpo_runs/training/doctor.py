@@ -37,8 +37,11 @@ from .on_verl import put, setting
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
 _SHELL = (".sh", ".bash", ".sbatch", ".slurm")
-# What starts TRL's GRPO, and flags that no other program has.
-_OF_TRL = r"\btrl\s+grpo\b|\bgrpo\w*\.py\b|--(num[-_](iterations|generations)|(steps_per|steps-per)[-_]generation)\b"
+# What starts TRL's GRPO, and flags that no other program has, but for ms-swift's on Megatron, which counts otherwise.
+_OF_TRL = (
+    r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
+    r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
+)
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
