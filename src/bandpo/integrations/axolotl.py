@@ -3,10 +3,8 @@
     plugins: [bandpo.integrations.axolotl.Plugin]
     trust_region: {type: band, divergence: kl, delta: 0.05}
 
-The other options of `BandPOConfig`, such as `anchor: sampler`, stand beside `trust_region`; remove `trl.epsilon`. The
-trainer is `BandPOTrainer` over axolotl's own. A rule acts where a batch serves several steps: make
-`trl.generation_batch_size` that many times the batch of a step. axolotl trains on, without a word of ours in the log,
-if it cannot import a plug-in or finds none.
+Other options of `BandPOConfig`, such as `anchor: sampler`, stand beside them. A rule acts where a batch serves several
+steps: make `trl.generation_batch_size` that many times the batch of a step.
 """
 
 from functools import cache
@@ -32,30 +30,31 @@ class Plugin(BasePlugin):
         return f"{__name__}.Options"
 
     def register(self, cfg: Any) -> None:
-        if f"{__name__}.Plugin" not in (cfg.get("plugins") or ()):
+        get = cfg.get
+        if f"{__name__}.Plugin" not in (get("plugins") or ()):
             return  # it is left from another YAML of this process
-        trl, wrong = cfg.get("trl") or {}, ""
-        if (rl := cfg.get("rl")) not in ("grpo", "gdpo"):
-            wrong = f"rl must be 'grpo' or 'gdpo', got {rl!r}: other losses have no ratio to clip"
-        if (cfg.get("context_parallel_size") or 1) > 1:
-            wrong = "context_parallel_size must be 1: for more, axolotl's trainer asks TRL for names that it has not"
-        if (cfg.get("trainer_cls") or TRAINER) != TRAINER:
-            wrong = f"remove trainer_cls, got {cfg['trainer_cls']!r}: the trainer is {TRAINER}"
-        for name in (name for name in _WRONG if trl.get(name)):
-            wrong = f"remove trl.{name}, got {trl[name]!r}: {_WRONG[name]}"
+        rl, trl, trainer = get("rl"), get("trl") or {}, get("trainer_cls") or TRAINER
+        wrong = [f"remove trl.{name}, got {trl[name]!r}: {why}" for name, why in _WRONG.items() if trl.get(name)]
+        if trainer != TRAINER:
+            wrong.append(f"remove trainer_cls, got {trainer!r}: the trainer is {TRAINER}")
+        if (get("context_parallel_size") or 1) > 1:
+            wrong.append("context_parallel_size must be 1: else axolotl's trainer asks TRL for names that it has not")
+        if rl not in ("grpo", "gdpo"):
+            wrong.append(f"rl must be 'grpo' or 'gdpo', got {rl!r}: other losses have no ratio to clip")
         if wrong:
-            raise ValueError(f"axolotl: {wrong}")
-        anchor, average = cfg.get("anchor") or "old", trl.get("loss_type")
-        objective_for("axolotl", cfg.get("trust_region"), anchor=anchor, average=average)
+            raise ValueError(f"axolotl: {'; '.join(wrong)}")
+        objective_for("axolotl", get("trust_region"), anchor=get("anchor") or "old", average=trl.get("loss_type"))
         cfg["trainer_cls"] = TRAINER  # one of `get_trainer_cls` would be made without the model and the rewards
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        if cfg.trainer_cls == TRAINER and not isinstance(trainer, _trainer()):
+        if cfg.trainer_cls == TRAINER and not isinstance(trainer, __getattr__("BandPOTrainer")):
             raise ValueError(f"axolotl: remove the plug-in of {type(trainer).__name__}, which takes no trust_region")
 
 
 @cache
-def _trainer() -> type:  # late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL
+def __getattr__(name: str) -> type:  # late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL
+    if f"{__name__}.{name}" != TRAINER:
+        raise AttributeError(f"{__name__} has no {name!r}")
     from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer  # pyright: ignore[reportMissingImports]
 
     from .trl import BandPOTrainer
@@ -66,9 +65,3 @@ def _trainer() -> type:  # late: between plug-ins and TRL's trainer axolotl puts
         BandPOTrainer.__init__(self, *arguments, args=args, **named)
 
     return type("BandPOTrainer", (BandPOTrainer, AxolotlGRPOTrainer), {"__init__": init})
-
-
-def __getattr__(name: str) -> type:
-    if f"{__name__}.{name}" != TRAINER:
-        raise AttributeError(f"{__name__} has no {name!r}")
-    return _trainer()
