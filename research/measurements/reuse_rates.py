@@ -1,11 +1,13 @@
 """Measure on what share of tokens each judged rule of the contests reuse*.yaml acts (reuse_rates.csv).
 
-    python -m research.measurements.reuse_rates       a minute for each world; what is in the file is not repeated
+    python -m research.measurements.reuse_rates       some 20 s for each run; what is in the file is not repeated
 
-`percent` is the library's `clip/fraction` in the mean over all optimizer steps of two runs: tokens whose ratio is
-outside the rule's interval, whatever the sign of their advantage, over all tokens. The public logs count the same. The
-rule has the setting and the learning rate that its contest chose. Worlds keep no such number, so that the runs are made
-again, on the first judging seeds and by the engine in torch.
+`percent` is the library's `clip/fraction` in the mean over all optimizer steps: tokens whose ratio is outside the
+rule's interval, whatever the sign of their advantage, over all tokens. The public logs count the same. `cut` is
+`cut/fraction`, the part of them that loses its gradient, which TRL and verl log; `error` is the standard error of
+`percent`. The rule has the setting and the learning rate that its contest chose. Worlds keep no such number, so that
+the runs are made again, on the first judging seeds and by the engine in torch. Of the three published rules in the
+calibrated world they are sixteen at one use of each answer and eight at more, else two.
 """
 
 from __future__ import annotations
@@ -16,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from bandpo_runs.provenance import source_commit
-from research.report.rows import Kept, kept
+from research.report.rows import Kept, kept, scene_name
 from research.worlds import Learner, reference, train
 
 CSV = Path(__file__).with_suffix(".csv")
-RUNS = 2
-COLUMNS = ("contest", "world", "control", "family", "setting", "percent", "runs", "commit")
+PUBLISHED = ("GRPO .2/.2", "Clip-Higher .2/.28", "Band-KL .05")
+COLUMNS = ("contest", "world", "control", "family", "setting", "percent", "error", "cut", "runs", "commit")
 
 
-def percent_outside(world: Any, learner: Learner, seed: int, name: str = "clip/fraction") -> float:
-    """Return the mean of a metric over the optimizer steps of a run, in percent. TRL and verl log `cut/fraction`."""
-    plain, shares = reference.policy_loss, {}
+def shares(world: Any, learner: Learner, seed: int) -> tuple[float, float]:
+    """Return `clip/fraction` and `cut/fraction` of a run, the means over its optimizer steps, in percent."""
+    plain, found = reference.policy_loss, {}
 
     def counted(*args: Any, **more: Any) -> Any:  # more than once in some steps
         loss, metrics = plain(*args, **more)
-        shares[more["step"]] = metrics.compute()[name]
+        found[more["step"]] = metrics.compute()
         return loss, metrics
 
     reference.policy_loss = counted
@@ -38,32 +40,43 @@ def percent_outside(world: Any, learner: Learner, seed: int, name: str = "clip/f
         train(world, [learner], [seed], engine="torch")
     finally:
         reference.policy_loss = plain
-    return 100 * statistics.fmean(shares.values())
+    of = [100 * statistics.fmean(step[name] for step in found.values()) for name in ("clip/fraction", "cut/fraction")]
+    return of[0], of[1]
+
+
+def wanted(one: Kept) -> int:
+    """Return how many runs a row is of."""
+    if one.told["family"] not in PUBLISHED or scene_name(one) != "calibrated":
+        return 2
+    return 16 if one.place[0] == "reuse once" else 8
 
 
 def row_of(one: Kept) -> dict[str, Any]:
-    first, learner = one.row["seeds"][0], Learner(**one.row["learner"])
-    percent = statistics.fmean(percent_outside(one.row["world"], learner, first + i) for i in range(RUNS))
     contest, world, control = one.place
-    told = (contest, world, control, one.told["family"], one.setting, f"{percent:.4f}", RUNS, source_commit())
+    first, learner, family = one.row["seeds"][0], Learner(**one.row["learner"]), one.told["family"]
+    runs = wanted(one)
+    percents, cuts = zip(*(shares(one.row["world"], learner, first + i) for i in range(runs)), strict=True)
+    error = statistics.stdev(percents) / runs**0.5
+    numbers = [f"{x:.4f}" for x in (statistics.fmean(percents), error, statistics.fmean(cuts))]
+    told = (contest, world, control, family, one.setting, *numbers, runs, source_commit())
     return dict(zip(COLUMNS, told, strict=True))
 
 
 def main() -> None:
-    done: set[tuple[str, ...]] = set()
+    done: dict[tuple[str, ...], dict[str, Any]] = {}
     if CSV.exists():
-        with CSV.open(newline="") as there:
-            done = {tuple(row[name] for name in COLUMNS[:5]) for row in csv.DictReader(there)}
-    with CSV.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if not done:
+        with CSV.open(newline="") as file:
+            done = {tuple(row[name] for name in COLUMNS[:5]): row for row in csv.DictReader(file)}
+    for one in kept():
+        contest, _, control = key = one.place
+        known = done.get((*key, one.told["family"], one.setting))
+        if not contest.startswith("reuse") or control != "none" or (known and int(known["runs"]) >= wanted(one)):
+            continue
+        done[*key, one.told["family"], one.setting] = row_of(one)
+        with CSV.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-        for one in kept():
-            contest, _, control = one.place
-            known = (*one.place, one.told["family"], one.setting) in done
-            if contest.startswith("reuse") and control == "none" and not known:
-                writer.writerow(row_of(one))
-                file.flush()
+            writer.writerows(done.values())
 
 
 if __name__ == "__main__":

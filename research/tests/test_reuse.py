@@ -10,7 +10,7 @@ import pytest
 from bandpo import doctor
 from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
-from research.measurements.reuse_rates import CSV, percent_outside
+from research.measurements.reuse_rates import CSV, shares
 from research.measurements.sampler import measured
 from research.report.rows import Pair, judged
 from research.worlds import Learner, scene
@@ -67,11 +67,11 @@ def test_the_measured_sampler_is_as_near_as_its_dtype():
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
     small = scene({"base": "rare and noisy", "rounds": 2, "epochs": 2, "p_work": 0.2})
     learners = [Learner(Clip(*sides), 0.05) for sides in ((0.0, 1e9), (1.0, 0.0), (0.0, 0.0))]
-    low, high, whole = (percent_outside(small, each, 3) for each in learners)
+    (low, _), (high, _), (whole, cut) = (shares(small, each, 3) for each in learners)
     assert whole == pytest.approx(75)  # all tokens have moved, but in the first of four steps on a round
     assert min(low, high) > 0
-    assert 0 < percent_outside(small, learners[2], 3, "cut/fraction") < 75
-    assert percent_outside(small, Learner("no-clip", 0.05), 3) == 0
+    assert 0 < cut < 75
+    assert shares(small, Learner("no-clip", 0.05), 3) == (0, 0)
 
 
 def test_the_doctor_tells_of_the_shares_that_were_measured():
