@@ -1,11 +1,12 @@
-"""Write the table of docs/hosts.md from docs/hosts.csv, a row for each trainer and what was run of it.
+"""Write the table of docs/hosts.md: each trainer, how it takes a rule, and what was run of it.
 
     python docs/hosts.py
 
-`run` is "trained" (by its own trainer, a tiny model), "real function" (of an installed package), "from its source" (its
-own file, with stand-ins for what that imports), "its formula" (written again in the test), "its configuration"
-(composed with our settings) or "read". The last two have no result. A row without a module is a recipe of
-docs/recipes.md.
+What it takes is in docs/hosts.csv; a row without a module is a recipe of docs/recipes.md. What was run, and how it
+ended, is in the rows that benchmarks/hosts.py, host_installs.py and verl_versions.py write. `run` is "trained" (by its
+own trainer, a tiny model), "real function" (of an installed package), "from its source" (its own file, with stand-ins
+for what that imports), "its formula" (written again in the test) or "its configuration" (composed with our settings);
+"read" is what no script has run.
 """
 
 from __future__ import annotations
@@ -17,26 +18,42 @@ from pathlib import Path
 from bandpo.integrations import HOSTS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
-WITHOUT = ("its configuration", "read")  # a result
-RUN = ("trained", "real function", "from its source", "its formula", *WITHOUT)
-COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`")
+RUNS = Path(__file__).parent.parent / "benchmarks"
+COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date, commit")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def results() -> dict[str, list[dict[str, str]]]:
+    """Return what was run, by trainer."""
+    found = {row["host"]: [row] for row in read(RUNS / "hosts.csv")}
+    for row in read(RUNS / "host_installs.csv"):  # its tests are the same ones
+        if row["imports"] == "yes" and "passed" in row["tests"] and "failed" not in row["tests"]:
+            about = {"version": row["installed"].partition("==")[2], "run": "real function"}
+            found[row["host"]] = [row | about | {"clip": "bit for bit", "band": "equal"}]
+    releases = {row["verl"]: row for row in read(RUNS / "verl_versions.csv")}
+    failed = {row["verl"] for row in read(RUNS / "verl_versions.csv") if not row["result"].startswith("passed")}
+    cells = {"run": "trained", "clip": "bit for bit", "band": "equal"}
+    found["verl"] = [releases[each] | cells | {"version": each} for each in sorted({*releases} - failed, reverse=True)]
+    return found
 
 
 def table() -> str:
-    """Write the table. Raises ValueError for a row that says nothing, or more than was run."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    with ROWS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["run"] not in RUN or any((row[name] == "") != (row["run"] in WITHOUT) for name in ("clip", "band")):
-                raise ValueError(
-                    f"{row['host']}: run must be one of {RUN}, with results unless it is one of {WITHOUT}, got {row}"
-                )
-            module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
-            takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
-            version = row["version"] or f"commit {row['commit']}"
-            results = (row["clip"], row["band"]) if row["run"] not in WITHOUT else ("not run", "not run")
-            cells = (row["host"], version, module, row["hook"], takes, row["anchor"], row["average"])
-            lines.append(f"| {' | '.join((*cells, row['run'], *results))} |")
+    """Write the table."""
+    lines, ran = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"], results()
+    for row in read(ROWS):
+        module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
+        takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
+        hook, anchor, average = row["hook"], row["anchor"], row["average"]
+        for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
+            ended = [one.get(name) or "not run" for name in ("clip", "band")]
+            when = f"{one['date']}, {one['commit'][:7]}" if "date" in one else ""
+            cells = (row["host"], one["version"], module, hook, takes, anchor, average, one["run"], *ended, when)
+            lines.append(f"| {' | '.join(cells)} |")
+            hook, anchor, average = ("the same",) * 3
     return "\n".join(lines)
 
 

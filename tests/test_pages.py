@@ -134,13 +134,33 @@ def test_the_picture_of_the_readme_is_that_of_the_rules_and_rows(tmp_path):
 
 
 def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
-    """`python docs/hosts.py` writes it; what was only read has no result in it."""
+    """`python docs/hosts.py` writes it from what scripts ran; what was only read has no result in it."""
     hosts = load("docs/hosts.py")
     assert hosts.PAGE.read_text(encoding="utf-8") == hosts.page()
-    rows = hosts.ROWS.read_text(encoding="utf-8")
-    monkeypatch.setattr(hosts, "ROWS", tmp_path / "hosts.csv")
-    hosts.ROWS.write_text(re.sub("from its source,[a-z ]+,equal", "read,,", rows))
-    assert hosts.table().count("| read | not run | not run |") == rows.count("from its source") + rows.count(",read,,")
-    hosts.ROWS.write_text(rows.replace("from its source,bit for bit", "read,bit for bit"))
-    with pytest.raises(ValueError, match="xtuner: run must be one of"):
-        hosts.table()
+    read = [row["host"] for row in hosts.read(hosts.ROWS) if row["host"] not in hosts.results()]
+    assert read == ["TRL, `use_vllm=True`", "TRL, images", "TRL, ZeRO-3 or FSDP"]
+    assert hosts.table().count(" read | not run | not run |  |") == 3
+    for name in ("hosts", "host_installs", "verl_versions"):
+        (tmp_path / f"{name}.csv").write_text((hosts.RUNS / f"{name}.csv").read_text().splitlines()[0] + "\n")
+    monkeypatch.setattr(hosts, "RUNS", tmp_path)
+    assert hosts.table().count(" | read | not run | not run |") == len(hosts.read(hosts.ROWS))
+    (tmp_path / "host_installs.csv").write_text("host,installed,imports,tests,date,commit\nSkyRL,x==1,yes,1 failed,,\n")
+    (tmp_path / "verl_versions.csv").write_text("verl,what,result\n1.0,a,passed 3\n1.0,b,failed: x\n")
+    assert {*hosts.results()} == {"verl"}
+    assert hosts.results()["verl"] == []
+
+
+def test_a_trainers_row_is_that_of_its_tests():
+    """A test that failed is named, and one that was skipped leaves the row as it was."""
+    hosts = load("benchmarks/hosts.py")
+    clip, band = (
+        ("hosts/test_liger.py", "test_clip_is_ligers_own_loss_bit_for_bit[grpo]"),
+        "test_band_is_policy_loss[x]",
+    )
+    ran = [(*clip, "passed"), (clip[0], band, "passed"), (clip[0], "test_band_of_others", "failure")]
+    row = hosts.row("Liger", ran)
+    assert (row["run"], row["clip"], row["band"]) == ("real function", "bit for bit", "equal")
+    assert hosts.row("Liger", [*ran, (clip[0], band, "skipped")]) is None
+    assert hosts.row("Liger", [*ran, (clip[0], band, "failure")])["band"] == f"failed: {band}"
+    assert hosts.row("Liger", ran[:1])["clip"] == "failed: one of the two claims has no test"
+    assert hosts.row("tinker", ran) is None

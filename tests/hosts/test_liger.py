@@ -39,7 +39,7 @@ def options(loss_type, **more):
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_clip_is_ligers_own_loss(loss_type):
+def test_clip_is_ligers_own_loss_bit_for_bit(loss_type):
     tensors = batch(DECADES, RATIOS)
     value, (hidden, head), metrics = run(
         LigerFusedLinearGRPOLoss(epsilon_low=0.2, epsilon_high=0.28, chunk_size=len(tensors[0]), **options(loss_type)),
