@@ -30,6 +30,9 @@ NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only
 SKYRL, LIMITS, RECIPES = (f"tests/hosts/test_{name}.py" for name in ("skyrl", "limits", "recipes"))
 # What its README installs, what is left out of that, what is added, what is imported, and our tests.
 HOSTS = {
+    "torchrl": ("torchrl==0.14.1", "", "", "bandpo.integrations.torchrl", "tests/hosts/test_torchrl.py"),
+    "Liger": ("liger-kernel==0.8.5", "", "", "bandpo.integrations.liger", "tests/hosts/test_liger.py"),
+    "tinker": ("tinker==0.38.0", "", "", "bandpo.integrations.tinker", "tests/hosts/test_tinker.py"),
     "SkyRL": ("skyrl[skyrl-train]==0.3.0", "flash-attn", "", "bandpo.integrations.skyrl", SKYRL),
     "Trinity-RFT": ("trinity-rft==0.6.0", "flash-attn", "", "bandpo.integrations.trinity", LIMITS),
     "RLinf": ("rlinf==0.3.0", "", "regex", "bandpo.integrations.rlinf", LIMITS),

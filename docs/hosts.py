@@ -29,9 +29,11 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def results() -> dict[str, list[dict[str, str]]]:
     """Return what was run, by trainer."""
-    found = {row["host"]: [row] for row in read(RUNS / "hosts.csv")}
+    own = {row["host"]: [row] for row in read(RUNS / "hosts.csv")}
+    found = dict(own)
     for row in read(RUNS / "host_installs.csv"):  # its tests are the same ones
-        if row["imports"] == "yes" and "passed" in row["tests"] and "failed" not in row["tests"]:
+        passed = row["imports"] == "yes" and "passed" in row["tests"] and "failed" not in row["tests"]
+        if passed and row["host"] not in own:
             about = {"version": row["installed"].partition("==")[2], "run": "real function"}
             found[row["host"]] = [row | about | {"clip": "bit for bit", "band": "equal"}]
     releases = {row["verl"]: row for row in read(RUNS / "verl_versions.csv")}
