@@ -155,7 +155,7 @@ def test_a_trainers_row_is_that_of_its_tests():
     hosts = load("benchmarks/hosts.py")
     file, clip, band = (
         "hosts/test_liger.py",
-        "test_clip_is_ligers_own_loss_bit_for_bit[grpo]",
+        "test_clip_is_ligers_own_loss_bit_for_bit",
         "test_band_is_policy_loss",
     )
     ran = [(file, clip, "passed"), (file, band, "passed"), (file, "test_band_of_others", "failure")]
