@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 from contests import node_of
@@ -29,6 +31,14 @@ def test_a_grid_has_every_combination_and_the_learning_rate_last(small):
         {"up": 0.1, "learning_rate": 0.04},
         {"up": 0.2, "learning_rate": 0.01},
     ]
+
+
+def test_the_contest_of_the_page_is_one(tmp_path):
+    page = Path(__file__).parents[1] / "pages" / "bench.md"
+    first, labs = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    for text in (first, re.sub(r"worlds:.*\n(  - .*\n)+", lambda _: labs, first)):
+        (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+        assert len(read_contest(tmp_path / "mine.yaml").worlds) == 2
 
 
 def test_values_may_be_spaced_by_their_logarithm(small):
