@@ -100,6 +100,7 @@ def test_each_line_of_advice_names_the_uses_and_the_world_where_it_was_seen():
     page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
     intro, *questions = re.split(r"^\d\. ", page.split("\n## ")[0], flags=re.MULTILINE)
     assert len(questions) == 5
+    assert len(page.split("\n## ")[0].split()) < 400  # one screen
     leaves = [leaf for each in questions for leaf in re.findall(r"^   - (.+)$", each, re.MULTILINE)]
     assert len(leaves) > len(questions)
     places = [*re.findall(r"\*([\w ]+)\*", intro.lower()), "lab", "by definition"]

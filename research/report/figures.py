@@ -38,9 +38,12 @@ def _ends(found: Sequence[Estimate]) -> Any:
 
 def reuse(
     differences: Mapping[str, Mapping[int, Estimate]], shares: Mapping[str, Mapping[int, float]],
-    public: tuple[float, float], alike: float,
+    public: Mapping[str, tuple[tuple[float, float], float]], alike: float,
 ) -> Callable[[Figure], None]:  # fmt: skip
-    """Draw by uses of each answer: rewards minus no clip's, and tokens outside in percent beside the public logs'."""
+    """Draw by uses of each answer: rewards minus no clip's, and tokens outside in percent.
+
+    `public` has the range of these in public logs, and their share in the world with as many mini-batches.
+    """
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -56,8 +59,9 @@ def reuse(
                 right.plot(
                     np.log2(list(percent)), list(percent.values()), f"{_MARKERS[i]}-", color=LIGHT[i], ms=4, lw=1
                 )
-        right.axhspan(*public, color=_AREA, lw=0)
-        right.text(3, public[1], "GRPO in public logs", ha="right", va="bottom", color=_FAINT)
+                ends, same = public[rule]
+                right.vlines(-0.25, *ends, color=LIGHT[i], lw=4, alpha=0.5)
+                right.plot([-0.1], [same], _MARKERS[i], color=LIGHT[i], ms=4, fillstyle="none")
         right.set(yscale="log", ylabel="tokens outside, percent")
         left.set(ylabel="reward at the end, minus no clip's")
         for ax in (left, right):

@@ -9,6 +9,7 @@ import pytest
 
 from bandpo import doctor
 from bandpo.trust_regions.rules import Clip
+from bandpo_runs.training.doctor import _AT_ONE_USE
 from research.bench import read_contest
 from research.measurements.reuse_rates import CSV, shares
 from research.measurements.sampler import measured
@@ -76,12 +77,14 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
 
 def test_the_doctor_tells_of_the_shares_that_were_measured():
     with CSV.open(newline="") as file:
-        grpo = [row for row in csv.DictReader(file) if row["family"] == "GRPO .2/.2"]
-    once, eight = (
-        min(float(row["percent"]) for row in grpo if row["contest"] == f"reuse {uses}") for uses in ("once", "eight")
-    )
-    assert f"stopped {once:.2f} %" in doctor.ONCE.format(0.16)
-    assert f"stopped {eight:.0f} %" in doctor.EIGHT
+        grpo = {row["world"]: row for row in csv.DictReader(file) if row["family"] == "GRPO .2/.2"}
+    once, eight = (grpo[f"calibrated, minibatches {batches}, epochs {uses}"] for batches, uses in ((4, 1), (2, 8)))
+    (ours, _), (theirs, _) = _AT_ONE_USE[True], _AT_ONE_USE[False]
+    assert (round(float(once["percent"]), 1), round(float(once["cut"]), 2)) == (ours, theirs)
+    assert "stopped 0.2 %" in doctor.ONCE.format(ours)
+    assert f"stopped {float(eight['percent']):.0f} %" in doctor.EIGHT
+    page = (FOLDER.parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
+    assert f"What is {ours} % by ours was {theirs} % by theirs" in page
 
 
 def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():

@@ -167,7 +167,7 @@ def test_a_log_says_what_its_share_of_tokens_means(tmp_path, share, by_ours, by_
         assert MEANT[word] in found.what
         said = f"{100 * share:.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
         assert f"{said} (mean of 40 rows; median {100 * share:.2g} %, 0 to {200 * share:.2g} %)" in found.what
-        assert f"stopped {0.16 if ours else 0.09} %" in found.cure
+        assert f"stopped {0.2 if ours else 0.12} %" in found.cure
         assert ("at eight uses" in found.cure) == (word != "hardly")
 
 

@@ -33,7 +33,7 @@ def spread(uses: int, steps: float | None, said: str, more: str, anchor: object 
     if steps is None:
         what = f"the ratio is 1 by design: {used}, in one optimizer step ({said}), and no rule acts"
         return Finding("problem", what, more)
-    cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(0.16)}"
+    cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(0.2)}"
     cure += f"; {EIGHT}" if uses > 1 else ""
     return Finding("ok", f"{used}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
 

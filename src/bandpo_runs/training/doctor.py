@@ -46,7 +46,7 @@ _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in plac
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
 # the share that ONCE tells of, and what is called few. That limit is ours.
-_AT_ONE_USE = {True: (0.16, 0.2), False: (0.09, 0.1)}
+_AT_ONE_USE = {True: (0.2, 0.2), False: (0.12, 0.1)}
 _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
 
