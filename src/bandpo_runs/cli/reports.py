@@ -38,7 +38,8 @@ def explain(
         rules = [value for value in (first, vs) if value is not None]
         trainers = [(trainers_that_run(value), trainers_that_run(value, anchor="sampler")) for value in rules]
         print(wrapped(explain(first, p or [], vs, width())))
-        print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(0.2)}; {EIGHT}."))
+        yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
+        print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(0.2)}; {EIGHT}. {yours}."))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
