@@ -55,7 +55,7 @@ ABSENT = [
     (
         "Clip-Cov, KL-Cov",
         "2505.22617",
-        f"KL-Cov's penalty is for a few tokens of the batch: {_LINES}; Clip-Cov draws the tokens it drops",
+        f"KL-Cov's penalty is for a few tokens of the batch: {_LINES}; Clip-Cov draws at random which it drops",
     ),
     ("DRO", "2405.19107", f"has no value of beta: {_LINES}"),
     (
