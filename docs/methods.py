@@ -33,18 +33,40 @@ LINES = {
 }
 AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
 # What readers look for and do not find: names, papers, why not.
+_LINES = "[lines](own_loop.md#advantages-filters-and-penalties-of-papers)"
 ABSENT = [
-    ("Clip-Cov, KL-Cov", "2505.22617", "drop or penalize tokens by their covariance in the batch, partly at random"),
-    ("M2PO", "2510.01161", "drops tokens until the batch's mean (log r)^2 is at most 0.04"),
-    ("TRM", "2512.23075", "drops responses by the largest divergence of a token"),
-    ("OPSM (DeepSeek-V3.2)", "", "drops responses with A < 0 by their mean log-ratio, beside a clip"),
-    ("A-GRAE, FADE, STARE", "2602.05548 2607.01490 2606.19236", "other advantages, with any loss"),
-    ("WAPO", "2606.16154", "`advantages.clamp(min=0)` and a clip"),
-    ("DRO", "2405.19107", 'no value of beta; `gpg` with `beta=beta, kl_penalty="k2"` and `ref_logps=old_logps`'),
-    ("BAPO", "2510.18927", "searches its bounds in each batch, by the share of A > 0 in the loss"),
-    ("ADAPO", "2603.11682", "moves `eps_high` by the entropy; nearest is `Controlled`"),
-    ("NSR", "2605.22703", "lets tokens near the bound pass at random"),
-    ("TROLL", "2510.03817", "projects whole distributions"),
+    (
+        "A-GRAE, FADE, STARE, WAPO",
+        "2602.05548 2607.01490 2606.19236 2606.16154",
+        f"other advantages or weights, with any rule: {_LINES}",
+    ),
+    (
+        "REPO-R, ADAPO",
+        "2603.11682",
+        f"REPO-R is an advantage: {_LINES}; ADAPO moves `eps_high` by the entropy, by a law that was not found; "
+        "nearest is `Controlled`",
+    ),
+    (
+        "TRM, OPSM (DeepSeek-V3.2)",
+        "2512.23075 2512.02556",
+        f"drop whole responses, beside any rule: {_LINES}; in verl `rollout_rs: seq_max_k3`, in TRL "
+        "`off_policy_mask_threshold`",
+    ),
+    (
+        "Clip-Cov, KL-Cov",
+        "2505.22617",
+        f"KL-Cov's penalty is for a few tokens of the batch: {_LINES}; Clip-Cov draws at random which it drops",
+    ),
+    ("DRO", "2405.19107", f"has no value of beta: {_LINES}"),
+    (
+        "M2PO",
+        "2510.01161",
+        "drops the tokens that moved most until the batch's mean (log r)^2 is at most 0.04; AReaL counts all tokens, a "
+        "digest of the paper those that PPO would clip",
+    ),
+    ("BAPO", "2510.18927", "searches its bounds anew in each batch, by the share of A > 0 in the whole loss"),
+    ("NSR", "2605.22703", "keeps some tokens beyond the bound, drawn at random; no interval does that"),
+    ("TROLL", "2510.03817", "projects a token's whole distribution; a rule sees one probability of it"),
     (
         "GAPO, ERC, A-3PO, CPPO",
         "2609.00444 2512.05591 2512.06547 2606.10968",
@@ -86,10 +108,11 @@ writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [pr
 | --- | --- | --- | --- |
 """
 NOT_HERE = """
-## Looked for and not here
+## Without a name
 
-A loop can drop tokens by `rollout_is_weights` of 0, and bring any advantages. Read were the papers of M2PO, BAPO and
-A-GRAE, verl's code of Clip-Cov, KL-Cov and DRO, TRL's of OPSM; of the others an abstract or a digest.
+A name stands for a rule and an average; *lines* are for your own loop. Read were the papers of M2PO, BAPO and A-GRAE,
+the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM), TRL (OPSM) and AReaL (M2PO), SkyRL's page on REPO-R;
+of FADE, ADAPO, NSR and TROLL a digest.
 
 | name | paper | why |
 | --- | --- | --- |

@@ -9,11 +9,13 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
+import own_loop
 import pytest
 import torch
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 from verl_rule import Stepped
@@ -73,6 +75,7 @@ def run(name, config, tensors, mode="token-mean", weights=None):
     return loss.detach(), gradient, metrics
 
 
+OURS = {"logps": "log_prob", "old_logps": "old_log_prob", "advantages": "advantages", "mask": "response_mask"}
 RATIOS = [-25.0, -3.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.25, 0.4, 1.2, 3.0, 25.0]
 EXACT = [2.0, 1.0, 0.0, -0.5, -4.0]  # powers of two: no product with them is rounded
 
@@ -197,6 +200,28 @@ def test_clip_cov_is_a_clip_with_weights_of_0():
     _, our_gradient = in_a_loop(tensors, bandpo.Objective(bandpo.Clip(0.2, 0.2)), rollout_is_weights=kept)
     torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
     assert 0.05 < metrics["actor/pg_clipfrac"] < 0.5
+
+
+@pytest.mark.parametrize("share", [0.0002, 0.1])
+def test_the_lines_for_kl_cov_have_its_loss(share):
+    tensors = batch(RATIOS[2:-2], [1.7, 0.3, -0.3, -1.1], torch.float64)
+    tensors["log_prob"] = tensors["log_prob"] - torch.rand(tensors["log_prob"].shape) / 1000  # no two are equal
+    loss, gradient, _ = run("kl_cov", actor(PolicyLossConfig(kl_cov_ratio=share, ppo_kl_coef=1.0)), tensors)
+    data = {new: tensors[old] for new, old in OURS.items()} | {"advantages": tensors["advantages"][:, 0]}
+    our_loss, our_gradient, _ = own_loop.run(own_loop.block("KL-Cov").replace("0.0002", str(share)), data)
+    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+
+
+def test_the_lines_for_trm_keep_the_responses_that_rollout_rs_keeps():
+    tensors = batch([-0.5, -0.32, -0.1, 0.0, 0.1, 0.32, 0.5], [1.7, -1.1], torch.float64)  # k3 of +-0.32: 0.057, 0.046
+    data = {new: tensors[old] for new, old in OURS.items()} | {"rollout_logps": tensors["old_log_prob"]}
+    lines = "".join(line for line in own_loop.block("TRM").splitlines(True) if "OPSM of" not in line)
+    kept = own_loop.run(lines, data)[2]["kept"]
+    log_ratio = tensors["log_prob"] - tensors["old_log_prob"]
+    mask, _ = compute_rollout_rejection_mask(log_ratio, tensors["response_mask"], "seq_max_k3", "0.05")
+    assert torch.equal(tensors["response_mask"] & kept[:, None], mask.bool())
+    assert 0.2 < kept.double().mean() < 0.8
 
 
 @pytest.mark.parametrize("kind", ["kl", "k1", "mse", "k2", "abs", "low_var_kl"])

@@ -1,0 +1,216 @@
+"""The lines of docs/own_loop.md for papers without a name in the index, against their formulas, written here anew."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from own_loop import BLOCKS, block, run
+from scripts import load as load_script
+from textbook import F64, ppo
+from torch import Tensor
+
+import bandpo
+
+ROWS, COLUMNS, GROUP = 24, 9, 4
+
+
+def batch(seed: int = 0) -> dict[str, Tensor]:
+    """Return what the loop has: ragged rows, some garbage in padding, one prompt solved never and one always."""
+    rng = torch.Generator().manual_seed(seed)
+    noise = lambda scale: scale * torch.randn(ROWS, COLUMNS, generator=rng, dtype=F64)  # noqa: E731
+    rewards = torch.randint(2, (ROWS,), generator=rng).to(F64)
+    rewards[:GROUP], rewards[GROUP : 2 * GROUP] = 0, 1
+    rewards[2 * GROUP], rewards[2 * GROUP + 1] = 0, 1
+    old = (torch.rand(ROWS, COLUMNS, generator=rng, dtype=F64) * 0.9 + 0.02).log()
+    mask = torch.arange(COLUMNS) < torch.randint(1, COLUMNS + 1, (ROWS, 1), generator=rng)
+    garbage = torch.where(mask, 0.0, -5.0)
+    return {
+        "rewards": rewards,
+        "advantages": bandpo.group_advantages(rewards, GROUP),
+        "mask": mask,
+        "old_logps": old,
+        "rollout_logps": (old + noise(0.1)).clamp(max=-1e-3) + garbage,
+        "logps": (old + noise(0.5) + 0.5 * torch.randn(ROWS, 1, generator=rng, dtype=F64)).clamp(max=-1e-3) + garbage,
+    }
+
+
+def check(lines: str, data: dict[str, Tensor], formula) -> None:
+    """Compare value and gradient with a formula's, which differ from those of GRPO's clip."""
+    log_pi = data["logps"].clone().requires_grad_()
+    expected = -formula(log_pi)
+    loss, gradient, _ = run(lines, data)
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-9, atol=0)
+    slope = torch.autograd.grad(expected, log_pi)[0]
+    torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
+    plain = run('loss, _ = bandpo.policy_loss(current(), old_logps, advantages, mask, "grpo")', data)[1]
+    assert ((gradient - plain).abs() > 1e-9)[data["mask"]].double().mean() > 0.01
+
+
+def clipped(data: dict[str, Tensor], log_pi: Tensor, weigh, high: float = 1.2, *, tokens: bool = False) -> Tensor:
+    """Return the mean of PPO's clip with an advantage of each token, over responses or over tokens."""
+    mask, total = data["mask"], torch.zeros((), dtype=F64)
+    for i, row in enumerate(mask):
+        now, old = log_pi[i][row], data["old_logps"][i][row]
+        weights = torch.stack([weigh(i, x) for x in now.detach()])
+        terms = ppo((now - old).exp(), weights, 0.8, high)
+        total = total + (terms.sum() / mask.sum() if tokens else terms.mean() / len(mask))
+    return total
+
+
+def groups(rewards: Tensor) -> list[list[float]]:
+    return [rewards[i : i + GROUP].tolist() for i in range(0, ROWS, GROUP)]
+
+
+def test_a_grae():
+    """As its repository's function; the trainer there leaves the weight that leads to it with the first step."""
+    data = batch()
+    means = [sum(each) / GROUP for each in groups(data["rewards"])]
+    overall = sum(means) / len(means)
+
+    def weigh(i: int, _: Tensor) -> Tensor:
+        a, p = data["advantages"][i], means[i // GROUP]
+        hard, easy = 0.5 * a / (p**0.5 + 1e-6), 0.5 * a / (1 - p**0.5 + 1e-6)
+        both = (1 - overall) * easy + overall * hard
+        return both * min(1, overall) if both > 0 else both
+
+    check(block("A-GRAE"), data, lambda log_pi: clipped(data, log_pi, weigh))
+
+
+@pytest.mark.parametrize(
+    ("solve_rate", "entropy", "alpha", "delta"),
+    [(0.4, 0.9, 2.25, 0.9), (0.2, 2.0, 3, 1), (0.9, 0.1, 1, 0.3)],  # alpha = 3 (1 - p) / (2 p)
+)
+def test_fade(solve_rate, entropy, alpha, delta):
+    """As a digest; what it calls a batch's mean is a prompt's here, for which alone its p q^alpha makes sense."""
+    data = batch()
+    means = [sum(each) / GROUP for each in groups(data["rewards"])]
+
+    def weigh(i: int, _: Tensor) -> Tensor:
+        mean = means[i // GROUP]
+        rise = data["rewards"][i] - mean
+        return (1 - mean) ** (alpha - 1) * (rise if rise >= 0 else rise / delta)
+
+    lines = block("FADE").replace("target = 0.4, 0.9, 1.0", f"target = {solve_rate}, {entropy}, 1.0")
+    check(lines, data, lambda log_pi: clipped(data, log_pi, weigh))
+
+
+@pytest.mark.parametrize("zeta", [0.001, 0.9])  # with 0.9 some factors are cut at 0
+def test_repo_r(zeta):
+    data = batch()
+
+    def weigh(i: int, log_pi: Tensor) -> Tensor:
+        a = data["advantages"][i]
+        return (a * (1 - zeta * log_pi)).clamp(min=0) if a > 0 else (a * (1 + zeta * log_pi)).clamp(max=0)
+
+    check(block("REPO-R").replace("0.001", str(zeta)), data, lambda log_pi: clipped(data, log_pi, weigh))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stare(seed):
+    data = batch(seed)
+    good = data["mask"] & (data["advantages"] > 0)[:, None]
+    surprise = (-data["logps"])[good].sort(descending=True).values
+    count = -(-len(surprise) // 10)
+    assert count > 1
+
+    def weigh(i: int, log_pi: Tensor) -> Tensor:
+        a = data["advantages"][i]
+        return a * (1.1 if a > 0 and -log_pi >= surprise[count - 1] else 1)
+
+    check(block("STARE"), data, lambda log_pi: clipped(data, log_pi, weigh, high=1.28, tokens=True))
+
+
+def test_stare_without_good_answers_is_dapo():
+    data = batch() | {"advantages": torch.zeros(ROWS, dtype=F64)}
+    assert (run(block("STARE"), data)[2]["weights"] == 1).all()
+
+
+def test_wapo():
+    data = batch()
+    data["logps"][2 * GROUP + 1, 0] = data["rollout_logps"][2 * GROUP + 1, 0] + 2.5  # 12 times as likely: clipped
+    data["logps"], data["rollout_logps"] = data["logps"] - 3, data["rollout_logps"] - 3
+
+    def formula(log_pi: Tensor) -> Tensor:
+        total, prompts = torch.zeros((), dtype=F64), 0
+        for g, rewards in enumerate(groups(data["rewards"])):
+            mean = sum(rewards) / GROUP
+            prompts += any(r > mean for r in rewards)
+            for i, r in enumerate(rewards, g * GROUP):
+                if r > mean:  # losers have no part in it
+                    row = data["mask"][i]
+                    ratio = (log_pi[i][row] - data["rollout_logps"][i][row]).exp()
+                    held = torch.where(ratio > 1 + 9, 1.0 + 9, ratio)
+                    total = total + (held * (r - mean)).sum() / (GROUP * COLUMNS)
+        assert prompts == 4
+        return total / prompts
+
+    check(block("WAPO"), data, formula)
+    assert run(block("WAPO"), data | {"rewards": torch.zeros(ROWS, dtype=F64)})[0] == 0
+
+
+def test_trm_and_opsm_drop_responses_as_their_formulas():
+    data = batch()
+    lines = [line for line in block("TRM").splitlines() if line.startswith("kept")]
+    kept = {}
+    for line, name in zip(lines, ("TRM", "OPSM"), strict=True):
+        _, gradient, names = run("\n".join(x for x in block("TRM").splitlines() if x == line or x not in lines), data)
+        kept[name] = names["kept"]
+        assert ((gradient != 0).any(1) <= names["kept"]).all()
+    for i, row in enumerate(data["mask"]):
+        ratios = (data["logps"][i][row] - data["rollout_logps"][i][row]).exp()
+        assert kept["TRM"][i] == all(r - 1 - r.log() <= 0.05 for r in ratios)
+        far = sum(-r.log() for r in ratios) / len(ratios) > 0.5
+        assert kept["OPSM"][i] == (not far or data["advantages"][i] >= 0)
+    assert all(0 < x.sum() < ROWS for x in kept.values())
+
+
+def test_opsm_is_trls():
+    theirs = pytest.importorskip("trl").GRPOTrainer.get_off_policy_mask
+    for seed in range(5):
+        data = batch(seed)
+        kept = run(block("OPSM"), data)[2]["kept"]
+        expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
+        assert torch.equal(kept[:, None], expected.bool())
+        assert 0 < (~kept).sum() < ROWS
+
+
+@pytest.mark.parametrize("share", [0.0002, 0.1])
+def test_kl_cov(share):
+    data = batch()
+    mask = data["mask"]
+    a, x = data["advantages"][:, None].expand_as(mask)[mask], data["logps"][mask]
+    covariance = [float((b - a.mean()) * (y - x.mean())) for b, y in zip(a, x, strict=True)]
+    count = max(1, int(len(covariance) * share))
+    least = sorted(covariance)[-count]
+
+    def formula(log_pi: Tensor) -> Tensor:
+        log_r = (log_pi - data["old_logps"])[mask]
+        terms = log_r.exp() * a
+        held = torch.tensor([c >= least for c in covariance])
+        return (terms - torch.where(held, log_r.abs(), 0.0)).sum() / len(terms)
+
+    check(block("KL-Cov").replace("0.0002", str(share)), data, formula)
+
+
+def test_dro():
+    data = batch()
+    mask = data["mask"]
+
+    def formula(log_pi: Tensor) -> Tensor:
+        terms = log_pi * data["advantages"][:, None] - 0.3 / 2 * (log_pi - data["old_logps"]) ** 2
+        return (torch.where(mask, terms, 0.0).sum(1) / mask.sum(1)).mean()
+
+    check(block("DRO"), data, formula)
+
+
+def test_the_index_names_each():
+    index = load_script("docs/methods.py")
+    named = " ".join(name for name, _, _ in index.ABSENT)
+    for text in BLOCKS:
+        for name in re.findall(r"^# (\S+ or )?([\w-]+)", text)[0]:
+            assert name.removesuffix(" or ") in named
+        for number in re.findall(r"\d{4}\.\d{5}", text):
+            assert any(number in papers and "own_loop.md#" in why for _, papers, why in index.ABSENT), number
+    assert len(BLOCKS) == 8
