@@ -54,7 +54,8 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
         if dead := other(facts.get("clip", {})):
             cure = clip if its.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
-            yield Finding("warning", f"{dead}: not read by the loss bandpo", f"write {cure} as the trust_region")
+            cure = f"set it to its default, or write {cure} as the trust_region"
+            yield Finding("problem", f"{dead}: not read by the loss bandpo", cure)
         for name, values in facts.get("taken", {}).items():
             if refused := other({name: values}):
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
