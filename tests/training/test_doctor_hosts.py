@@ -144,7 +144,13 @@ def test_settings_of_trainers_with_a_recipe(tmp_path):
         assert (steps[0], "the ratio is to the sampler" in steps[1]) == (level, level == "ok")
     assert "may be an approx" in said(tmp_path, areal.format(", prox_logp_method: loglinear"))[-1][1]
     roll = "num_return_sequences_in_group: 8\nactor_train: {training_args: {per_device_train_batch_size: 1}}\n"
-    assert "they depend on the number of processes" in said(tmp_path, roll)[-1][1]
+    for text in (roll, "num_return_sequences_in_group: 8\n"):
+        (*_, (level, what, _)) = said(tmp_path, text)
+        assert (level, "/ the number of data-parallel processes" in what, "your own loop" in what) == (
+            "note",
+            True,
+            False,
+        )
     swift = "swift rlhf --rlhf_type grpo {} --num_iterations 2 --epsilon_high 0.28\n"
     _, steps = said(tmp_path, swift.format("--gradient_accumulation_steps 8"), ".sh")
     assert "each answer is used twice, and a batch is spread over 2 optimizer steps" in steps[1]
@@ -202,6 +208,18 @@ def test_settings_of_the_sampler_that_change_its_probabilities_are_told(tmp_path
     assert (
         "sampl" not in said(tmp_path, skyrl, ".sh")[-1][1]
     )  # it divides by the temperature; the other is not training
+
+
+@pytest.mark.parametrize("call", ["types.SamplingParams({})", "train.Config({})"])
+def test_of_tinker_the_sampler_and_the_cookbook_are_read(tmp_path, call):
+    """What training computes is at temperature 1, and the server may return log-probabilities at either."""
+    script = "import tinker\nx.forward_backward_custom(data, bandpo_loss('band'))\n" + call
+    for setting in ("temperature=0.7", "top_p=0.9", "top_k=20"):
+        level, what, _ = said(tmp_path, script.format(f"max_tokens=9, {setting}"), ".py")[-1]
+        assert level == "warning"
+        assert f"{setting.replace('=', ' = ')}: tokens are not sampled from the probabilities" in what
+    neutral = said(tmp_path, script.format("temperature=1.0, top_p=1, top_k=-1"), ".py")
+    assert not any("sampled from" in what for _, what, _ in neutral)
 
 
 def test_a_shell_script_is_read_and_not_run(tmp_path):

@@ -74,7 +74,9 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield from on_verl.more(get, objective, ours)
     yield _steps(host, facts, get, anchor)
     names = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
-    if changed := other({facts.get("samples", "?") + name: names[name] for name in names}, " = "):
+    if changed := other(
+        {f"{of}{name}": names[name] for of in listed(facts.get("samples", "?")) for name in names}, " = "
+    ):
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
@@ -123,7 +125,8 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
                 its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
-    why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
+    why = facts.get("up_to", f"with {host} they are up to your own loop")
+    why = "not all of their settings are numbers here" if ways else why
     why = why if get(unless) is None else f"under {unless} {because}"
     cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
     return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)
