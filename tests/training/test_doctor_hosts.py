@@ -210,6 +210,31 @@ def test_settings_of_the_sampler_that_change_its_probabilities_are_told(tmp_path
     )  # it divides by the temperature; the other is not training
 
 
+HALF = {
+    "RLinf": (".yaml", "n_minibatches: 4\n{}", "entropy_op_type: torch", "entropy_op_type: flash_attn", "=flash_attn"),
+    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "with --true-on-policy-mode=False"),
+    "torchrl": (".yaml", "clip: torchrl\ntrain: {{mixed_precision: {}}}\n", "false", "true", "mixed_precision=True"),
+    "axolotl": (".yaml", "rl: grpo\nbf16: true\n{}", "deepspeed: zero3.json\n", "", "without deepspeed they are"),
+    "ms-swift": (".sh", "swift rlhf --torch_dtype bfloat16 {}\n", "--deepspeed zero2", "", "without --deepspeed"),
+    "open-instruct": (".sh", "python open_instruct/grpo_fast.py\n{}", "", None, "write logits.float() in forward_for_"),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_is_told_where_the_trainer_does_not_compute_in_float32(tmp_path, name):
+    suffix, text, bad, good, cure = HALF[name]
+    words = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
+    (found,) = (f for f in said(tmp_path, text.format(bad), suffix) if words in f[1])
+    assert (found[0], cure in found[2]) == ("warning", True)
+    assert good is None or not any(words in f[1] for f in said(tmp_path, text.format(good), suffix))
+
+
+def test_of_other_trainers_it_says_no_word_of_precision(tmp_path):
+    for name, (suffix, text, number, _) in WRITTEN.items():
+        told = any("precision of the model" in f[1] for f in said(tmp_path, text.format(number), suffix))
+        assert told == (name == "open-instruct"), name
+
+
 @pytest.mark.parametrize("call", ["types.SamplingParams({})", "train.Config({})"])
 def test_of_tinker_the_sampler_and_the_cookbook_are_read(tmp_path, call):
     """What training computes is at temperature 1, and the server may return log-probabilities at either."""

@@ -14,7 +14,7 @@ import torch
 from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
-from . import Finding, not_loaded, on_verl, own_type, spread
+from . import Finding, in_half, not_loaded, on_verl, own_type, spread
 
 FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 
@@ -72,11 +72,15 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
+    exact = facts.get("float32", True)
+    if isinstance(exact, str):
+        yield in_half(host, exact)
+    elif exact is not True and (half := other(exact)):
+        so = " and ".join(f"with {name}={values[0]}" if values else f"without {name}" for name, values in exact.items())
+        yield in_half(half, f"{so} they are float32")
     yield _steps(host, facts, get, anchor)
-    names = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
-    if changed := other(
-        {f"{of}{name}": names[name] for of in listed(facts.get("samples", "?")) for name in names}, " = "
-    ):
+    names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
+    if changed := other({each + name: names[name] for each in of for name in names}, " = "):
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
