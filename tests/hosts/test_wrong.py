@@ -13,7 +13,7 @@ import pytest
 import bandpo
 from bandpo.doctor import on_verl
 from bandpo.doctor.hosts import FACTS
-from bandpo.integrations import objective_for
+from bandpo.integrations import HOSTS, objective_for
 from bandpo_runs.training import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -177,7 +177,7 @@ PACKAGES = {"liger": "liger_kernel", "trl": "trl.experimental.gmpo"}
 
 @pytest.mark.parametrize(("module", "call", "named", "message"), CALLS)
 def test_a_wrong_argument_is_refused_where_the_loss_is_made(monkeypatch, module, call, named, message):
-    theirs = pytest.importorskip(PACKAGES.get(module, module))
+    theirs = pytest.importorskip(PACKAGES.get(module) or module)
     ours = importlib.import_module(f"bandpo.integrations.{module}")
     if call == "BesideGMPO":  # whose epsilons are those of a log-ratio
         monkeypatch.setattr(ours, call, type(call, (ours.BandPOTrainer, theirs.GMPOTrainer), {}), raising=False)
@@ -187,5 +187,5 @@ def test_a_wrong_argument_is_refused_where_the_loss_is_made(monkeypatch, module,
 
 def test_the_list_is_of_all_trainers():
     rows = [*FILES, *RULES]
-    for host in bandpo.integrations.HOSTS.keys() | FACTS.keys():
+    for host in HOSTS.keys() | FACTS.keys():
         assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2 - (host == "ROLL"), host
