@@ -63,10 +63,10 @@ PLANTED = {
     "bypass": ([*GOOD, "algorithm.rollout_correction.bypass_mode=true"], "warning", "own loss in place of 'bandpo'"),
     "epsilons": (
         [*GOOD, f"{ACTOR}.clip_ratio_high=0.28"],
-        "warning",
+        "problem",
         "clip_ratio_high=0.28: not read by the loss bandpo",
     ),
-    "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "warning", "clip_ratio_c=10: not read by the loss bandpo"),
+    "dual clip": ([*GOOD, f"{ACTOR}.clip_ratio_c=10"], "problem", "clip_ratio_c=10: not read by the loss bandpo"),
     "on policy": (
         [*GOOD, f"{ACTOR}.ppo_mini_batch_size=128"],
         "problem",
@@ -85,6 +85,16 @@ def test_a_planted_fault_is_found_with_its_cure(name):
     assert found[0].cure
 
 
+def test_half_precision_is_a_problem_where_verl_is_and_a_warning_where_it_may_be_elsewhere(monkeypatch):
+    verl = {"verl": "0.9.1"}
+    for installed, level in (({}, "warning"), (verl, "problem"), ({**verl, "flash-attn": "2.8"}, "note")):
+        versions(monkeypatch, **installed)
+        (said,) = (f for f in findings(*GOOD[:-1]) if "the actor computes in" in f.what)
+        assert said.level == level
+    versions(monkeypatch, **verl)
+    assert not of_level(findings(f"{ACTOR}.ppo_mini_batch_size=32"), "problem"), "that loss is verl's own"
+
+
 def test_verl_07_has_settings_of_its_own(monkeypatch):
     """Its newer workers compute in half precision whatever is set; its older ones cannot show a rule more."""
     newer, older = "trainer.use_legacy_worker_impl=disable", f"{ACTOR}.fsdp_config.dtype=float32"
@@ -94,11 +104,12 @@ def test_verl_07_has_settings_of_its_own(monkeypatch):
     versions(monkeypatch, verl="0.7.1")
     assert of_level(findings(*GOOD, older), "problem", "warning") == []
     for settings in (GOOD, [*GOOD, older, newer]):
-        (found,) = [f for f in findings(*settings) if f.level in ("problem", "warning")]
+        (found,) = [f for f in findings(*settings) if f.level == "problem"]
         assert "the actor computes in bf16" in found.what
         assert "fsdp_config.dtype=float32 with the older workers" in found.cure
     (found,) = [f for f in findings(*more, older) if f.level in ("problem", "warning")]
     assert (found.level, found.cure) == ("problem", newer)
+    versions(monkeypatch, **{"verl": "0.7.1", "flash-attn": "2.8"})
     assert of_level(findings(*more, newer), "problem") == []
 
 
@@ -176,7 +187,7 @@ def test_a_log_of_verl_tells_of_precision_and_of_another_loss(tmp_path):
     steps = [{"step": i, "data": {"actor/loss": 1.0, "actor/bandpo/half_precision": i}} for i in range(2)]
     path.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
     assert "half precision" in of_level(findings(str(path)), "problem")[0]
-    path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0}}), encoding="utf-8")
+    path.write_text(json.dumps({"step": 1, "data": {"actor/loss": 1.0, "training/global_step": 1}}), encoding="utf-8")
     ours, rate = of_level(findings(str(path)), "note")
     assert ours == "no metric actor/bandpo/...: another loss"
     assert rate.startswith("no clip rate is in ")

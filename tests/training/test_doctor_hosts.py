@@ -144,7 +144,13 @@ def test_settings_of_trainers_with_a_recipe(tmp_path):
         assert (steps[0], "the ratio is to the sampler" in steps[1]) == (level, level == "ok")
     assert "may be an approx" in said(tmp_path, areal.format(", prox_logp_method: loglinear"))[-1][1]
     roll = "num_return_sequences_in_group: 8\nactor_train: {training_args: {per_device_train_batch_size: 1}}\n"
-    assert "they depend on the number of processes" in said(tmp_path, roll)[-1][1]
+    for text in (roll, "num_return_sequences_in_group: 8\n"):
+        (*_, (level, what, _)) = said(tmp_path, text)
+        assert (level, "/ the number of data-parallel processes" in what, "your own loop" in what) == (
+            "note",
+            True,
+            False,
+        )
     swift = "swift rlhf --rlhf_type grpo {} --num_iterations 2 --epsilon_high 0.28\n"
     _, steps = said(tmp_path, swift.format("--gradient_accumulation_steps 8"), ".sh")
     assert "each answer is used twice, and a batch is spread over 2 optimizer steps" in steps[1]
@@ -204,6 +210,43 @@ def test_settings_of_the_sampler_that_change_its_probabilities_are_told(tmp_path
     )  # it divides by the temperature; the other is not training
 
 
+HALF = {
+    "RLinf": (".yaml", "n_minibatches: 4\n{}", "entropy_op_type: torch", "entropy_op_type: flash_attn", "=flash_attn"),
+    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "with --true-on-policy-mode=False"),
+    "torchrl": (".yaml", "clip: torchrl\ntrain: {{mixed_precision: {}}}\n", "false", "true", "mixed_precision=True"),
+    "axolotl": (".yaml", "rl: grpo\nbf16: true\n{}", "deepspeed: zero3.json\n", "", "without deepspeed they are"),
+    "ms-swift": (".sh", "swift rlhf --torch_dtype bfloat16 {}\n", "--deepspeed zero2", "", "without --deepspeed"),
+    "open-instruct": (".sh", "python open_instruct/grpo_fast.py\n{}", "", None, "write logits.float() in forward_for_"),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_is_told_where_the_trainer_does_not_compute_in_float32(tmp_path, name):
+    suffix, text, bad, good, cure = HALF[name]
+    words = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
+    (found,) = (f for f in said(tmp_path, text.format(bad), suffix) if words in f[1])
+    assert (found[0], cure in found[2]) == ("warning", True)
+    assert good is None or not any(words in f[1] for f in said(tmp_path, text.format(good), suffix))
+
+
+def test_of_other_trainers_it_says_no_word_of_precision(tmp_path):
+    for name, (suffix, text, number, _) in WRITTEN.items():
+        told = any("precision of the model" in f[1] for f in said(tmp_path, text.format(number), suffix))
+        assert told == (name == "open-instruct"), name
+
+
+@pytest.mark.parametrize("call", ["types.SamplingParams({})", "train.Config({})"])
+def test_of_tinker_the_sampler_and_the_cookbook_are_read(tmp_path, call):
+    """What training computes is at temperature 1, and the server may return log-probabilities at either."""
+    script = "import tinker\nx.forward_backward_custom(data, bandpo_loss('band'))\n" + call
+    for setting in ("temperature=0.7", "top_p=0.9", "top_k=20"):
+        level, what, _ = said(tmp_path, script.format(f"max_tokens=9, {setting}"), ".py")[-1]
+        assert level == "warning"
+        assert f"{setting.replace('=', ' = ')}: tokens are not sampled from the probabilities" in what
+    neutral = said(tmp_path, script.format("temperature=1.0, top_p=1, top_k=-1"), ".py")
+    assert not any("sampled from" in what for _, what, _ in neutral)
+
+
 def test_a_shell_script_is_read_and_not_run(tmp_path):
     script = """
     # slime a.b=9
@@ -256,7 +299,24 @@ LOGGED = {
     "SkyRL's own, of 2026": {"policy/ppo_clip_ratio": 0.01},
     "prime-rl's own": {"is_masked/mean": 0.01},
     "slime's own": {"train/pg_clipfrac": 0.01},
-}
+    "Trinity-RFT's own": {"actor/pg_clipfrac": 0.01, "actor/ppo_kl": 0.001, "actor/pg_loss": 0.02},
+    "ms-swift's own": {"clip_ratio/region_mean": 0.01, "clip_ratio/low_mean": 0.004, "loss": 0.1},
+    "RLinf's own": {"train/actor/clip_fraction": 0.01, "train/actor/ratio": 1.0, "train/actor/grad_norm": 0.3},
+    "RLinf's own, of its runner of mathematics": {
+        "actor/training/actor/clip_fraction": 0.01, "actor/training/actor/approx_kl": 0.001
+    },
+    "OpenRLHF's own": {"train/ppo_clip_ratio": 0.01, "train/response_clip_ratio": 0.5, "train/ppo_kl": 0.001},
+    "open-instruct's own": {"policy/clipfrac_avg": 0.01, "val/rho_clipfrac": 0.5, "val/ratio": 1.0},
+    "AReaL's own": {"ppo_actor/update/clip_ratio/avg": 0.01, "ppo_actor/update/clip_ratio/max": 1.0},
+    "ROLL": {"actor/ppo_ratio_clipfrac": 0.01, "actor/clipfrac": 0.5, "actor/ppo_ratio_high_clipfrac": 0.004},
+    "torchtitan": {"loss/ratio_clipped_frac": 0.01, "loss/ratio_mean": 1.0, "loss/mean": 0.1},
+    "torchrl": {"training/clip_fraction": 0.01, "training/ESS": 0.9, "training/loss_objective": 0.1},
+    "torchrl, of the loss": {"clip_fraction": 0.01, "ESS": 0.9},
+    "xtuner": {
+        "train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_high": 0.004,
+        "train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_low": 0.006,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGGED)
@@ -265,7 +325,9 @@ def test_a_log_of_any_trainer_says_what_share_was_stopped(tmp_path, name):
     log.write_text("".join(json.dumps({"step": i, **LOGGED[name]}) + "\n" for i in range(3)))
     (found,) = examine([str(log)])
     assert f"1 % of the tokens {'are clipped' if 'own' in name else 'are outside'}" in found.what
-    assert not found.what.startswith("cut/fraction"), "a trainer's own number goes by the trainer's name"
+    theirs = next(iter(LOGGED[name])).removeprefix("train/")
+    theirs = "clip/fraction" if "bandpo/" in theirs or name == "xtuner" else theirs  # which are of two numbers
+    assert found.what.startswith(f"{theirs}: "), "a trainer's own number goes by the trainer's name"
 
 
 def test_a_folder_and_a_chart_stand_for_the_runs_in_them(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from trl import GRPOConfig
 
+from bandpo.doctor import on_trl
 from bandpo.doctor.on_trl import JUDGED
 from bandpo_runs.cli import main
 from bandpo_runs.training.doctor import examine
@@ -37,6 +38,24 @@ def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities
     if of_trl:
         cure = int(re.match(r"steps_per_generation=(\d+) ", found[2])[1])
         assert findings(f"gradient_accumulation_steps={accumulation}", f"steps_per_generation={cure}")[0][0] == "ok"
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.14.2", True), ("1.15.0", False), (None, False)])
+def test_half_precision_is_told_where_trl_computes_log_probabilities_in_it(monkeypatch, version, told):
+    """Hold it to what a run of TRL 1.9.0 and one of 1.16.0 made of both kinds of weights, with bf16 and without."""
+    monkeypatch.setattr(on_trl, "version_of", {"trl": version}.get)
+    for settings, half in (
+        (["bf16=false", "model_init_kwargs={dtype: bfloat16}"], True),
+        (["deepspeed=zero3.json"], True),
+        (["deepspeed=zero3.json", "bf16=false"], False),
+        (["bf16=true", "model_init_kwargs={dtype: bfloat16}"], False),
+        (["bf16=false", "model_init_kwargs={dtype: float32}"], False),
+        (["bf16=false"], False),
+    ):
+        found = [
+            f for f in findings("num_iterations=2", *settings) if "in bfloat16 ratios are wrong by percents" in f[1]
+        ]
+        assert [f[0] for f in found] == ["warning"] * (half and told), settings
 
 
 PLANTED = {

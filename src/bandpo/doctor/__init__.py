@@ -38,6 +38,12 @@ def spread(uses: int, steps: float | None, said: str, more: str, anchor: object 
     return Finding("ok", f"{used}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
 
 
+def in_half(what: str, cure: str) -> Finding:
+    """Warn of log-probabilities that are not float32 with a model in half precision."""
+    why = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
+    return Finding("warning", f"{what}: {why}", cure)
+
+
 def own_type(node: Any) -> str | None:
     """Find the first `module:Class` that is a type in a node, at any depth. None without one.
 

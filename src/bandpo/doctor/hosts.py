@@ -14,7 +14,7 @@ import torch
 from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
-from . import Finding, not_loaded, on_verl, own_type, spread
+from . import Finding, in_half, not_loaded, on_verl, own_type, spread
 
 FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 
@@ -54,7 +54,8 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
         if dead := other(facts.get("clip", {})):
             cure = clip if its.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
-            yield Finding("warning", f"{dead}: not read by the loss bandpo", f"write {cure} as the trust_region")
+            cure = f"set it to its default, or write {cure} as the trust_region"
+            yield Finding("problem", f"{dead}: not read by the loss bandpo", cure)
         for name, values in facts.get("taken", {}).items():
             if refused := other({name: values}):
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
@@ -71,9 +72,15 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
+    exact = facts.get("float32", True)
+    if isinstance(exact, str):
+        yield in_half(host, exact)
+    elif exact is not True and (half := other(exact)):
+        so = " and ".join(f"with {name}={values[0]}" if values else f"without {name}" for name, values in exact.items())
+        yield in_half(half, f"{so} they are float32")
     yield _steps(host, facts, get, anchor)
-    names = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
-    if changed := other({facts.get("samples", "?") + name: names[name] for name in names}, " = "):
+    names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
+    if changed := other({each + name: names[name] for each in of for name in names}, " = "):
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
@@ -122,7 +129,8 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
                 its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
-    why = "not all of their settings are numbers here" if ways else f"with {host} they are up to your own loop"
+    why = facts.get("up_to", f"with {host} they are up to your own loop")
+    why = "not all of their settings are numbers here" if ways else why
     why = why if get(unless) is None else f"under {unless} {because}"
     cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
     return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)

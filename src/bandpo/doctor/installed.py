@@ -42,7 +42,7 @@ def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     verl = version_of("verl")
-    has_verl, has_plug_ins = verl is not None, _minor(verl or "0.9") >= _PLUG_INS
+    has_verl, has_plug_ins = verl is not None, minor(verl or "0.9") >= _PLUG_INS
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
@@ -57,7 +57,7 @@ def installation() -> Iterator[Finding]:
                 yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None:
             yield Finding("note", f"{name} is not installed{known}", _INSTALL if name == "verl" else "")
-        elif name in NEEDED and not _minor(NEEDED[name][0]) <= _minor(version) <= _minor(NEEDED[name][1]):
+        elif name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
@@ -83,7 +83,8 @@ def _gpus(missing: Level) -> Finding:
     return Finding("ok", f"{count} x {names}, CUDA {built}")
 
 
-def _minor(version: str) -> tuple[int, ...]:
+def minor(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
@@ -118,7 +119,7 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
     if (version := version_of("verl")) is None:
         return
     here, in_a_worker = _HERE, _IN_A_WORKER
-    if _minor(version) < _PLUG_INS:
+    if minor(version) < _PLUG_INS:
         here, in_a_worker = (
             x.replace("import verl\n", "import bandpo.integrations.verl\n") for x in (here, in_a_worker)
         )

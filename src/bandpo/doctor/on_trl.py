@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from . import Finding, Level, spread
+from . import Finding, Level, in_half, spread
 from .hosts import of_rule
+from .installed import minor, version_of
 
 # The settings that are judged, with TRL's own values.
 JUDGED: dict[str, Any] = {
@@ -49,6 +50,11 @@ def trl_settings(
     found = {**JUDGED, **config}
     if unknown.isdisjoint(_REUSE):
         yield _reuse(found)
+    loaded, version = str(found.get("model_init_kwargs")), version_of("trl") or "1.15"
+    half = bool(found.get("deepspeed")) if found.get("bf16") is not False else "float16" in loaded
+    if half and host == "TRL" and minor(version) < (1, 15):  # from which on its head computes in float32
+        cure = "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32"
+        yield in_half(f"TRL {version} with {'deepspeed' if found.get('deepspeed') else 'bf16=False'}", cure)
     from ..integrations import objective_for
     from ..integrations.trl_settings import doubts, refusals
 

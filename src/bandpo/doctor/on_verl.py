@@ -8,7 +8,7 @@ from typing import Any
 from ..losses.objective import Objective
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import find_one
-from . import Finding
+from . import Finding, Level
 from .installed import version_of
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -50,5 +50,6 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
     if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
         cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
-        level = "warning" if version_of("flash-attn") is None else "note"
+        unsafe: Level = "problem" if version and ours else "warning"  # without verl here, it runs elsewhere
+        level = "note" if version_of("flash-attn") else unsafe
         yield Finding(level, f"{what} as bfloat16, and ratios are wrong by percents", cure)

@@ -26,8 +26,9 @@ STATE = "trainer_state.json"
 # How names of an evaluation begin under TRL, in a tracker, and under verl; and times, of which prime-rl's two processes
 # write their own, and TRL one more at the end.
 _SEVERAL = ("eval_", "eval/", "val-", "time", "train_runtime")
-# Names of verl, SkyRL, prime-rl (of 2026 and before) and TRL, and ours for the same; the first that is there counts.
-# Their clip rates count tokens that lose their gradient and are means of means, so they get our name for that.
+# Names of verl (Trinity-RFT), SkyRL, prime-rl (of 2026 and before), TRL (axolotl, unsloth, ms-swift) and others, and
+# ours for the same; the first that is there counts. Their clip rates are means of means. Most count tokens that lose
+# their gradient, so they get our name for that. NeMo-RL and tinker's servers log none.
 _NAMES = (
     ("critic/score/mean", "reward"),
     ("critic/rewards/mean", "reward"),
@@ -49,12 +50,24 @@ _NAMES = (
     ("clip_ratio", "cut/fraction"),
     ("policy/clip_ratio", "cut/fraction"),
     ("pg_clipfrac", "cut/fraction"),  # slime, miles
+    ("actor/clip_fraction", "cut/fraction"),  # RLinf, and its runner of mathematics
+    ("actor/training/actor/clip_fraction", "cut/fraction"),
+    ("ppo_clip_ratio", "cut/fraction"),  # OpenRLHF
+    ("policy/clipfrac_avg", "cut/fraction"),  # open-instruct; under CISPO tokens above, whatever the advantage
+    ("ppo_actor/update/clip_ratio/avg", "cut/fraction"),  # AReaL
+    # Tokens that are outside, whatever the advantage. ROLL's actor/clipfrac is averaged as the loss, so not a share.
+    ("actor/ppo_ratio_clipfrac", "clip/fraction"),  # ROLL
+    ("loss/ratio_clipped_frac", "clip/fraction"),  # torchtitan
+    ("training/clip_fraction", "clip/fraction"),  # torchrl's recipe and its loss, of padding too
+    ("clip_fraction", "clip/fraction"),
+    ("train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_high", "clip/high_fraction"),  # xtuner
+    ("train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_low", "clip/low_fraction"),
     ("clip_ratio/high_mean", "cut/high_fraction"),
     ("clip_ratio/low_mean", "cut/low_fraction"),
     ("actor/ppo_kl", "kl_old/k1"),
 )
 REWARDS = ("reward", *(theirs for theirs, ours in _NAMES if ours == "reward"))
-CLIP_RATES = tuple(theirs for theirs, ours in _NAMES if ours == "cut/fraction")
+CLIP_RATES = {theirs: ours for theirs, ours in _NAMES if ours in ("cut/fraction", "clip/fraction")}
 
 
 def logs_at(path: Path) -> dict[Path, Path]:

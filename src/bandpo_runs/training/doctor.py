@@ -44,9 +44,9 @@ _OF_TRL = (
 )
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# By our clip rate, of all tokens that are outside, and by a trainer's, of those that lose their gradient, in percent:
+# By a rate of all tokens that are outside, and by one of those that lose their gradient, as most trainers', in percent:
 # the share that ONCE tells of, and what is called few. That limit is ours.
-_AT_ONE_USE = {True: (0.2, 0.2), False: (0.12, 0.1)}
+_AT_ONE_USE = {False: (0.2, 0.2), True: (0.12, 0.1)}
 _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
 
@@ -291,8 +291,7 @@ def _logged(path: Path) -> Iterator[Finding]:
     if any(row.get("half_precision") for row in rows):
         what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
         yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
-    is_chart = path.parent.suffix == ".csv"  # of one number
-    if any(name.startswith("actor/") for name in names) and not names & {"tokens", "half_precision"} and not is_chart:
+    if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
         cure = (
@@ -309,18 +308,19 @@ def _clip(path: Path, log: Followed) -> Finding:
     """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
     run = Curves(**by_step(log.rows, str(path)))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
-    ours = bool(np.isfinite(outside).any())
-    shares = outside if ours else run.share("cut/fraction")
+    sided = not np.isfinite(outside).any()  # only of those that lose their gradient
+    shares = run.share("cut/fraction") if sided else outside
     known = 100 * abs(shares[np.isfinite(shares)])
     if not len(known):
         what = f"no clip rate is in {path}, under a name of bandpo or of a trainer, so nothing can be said of the clip"
         return Finding("note", what, "docs/run.md has the names, and what logs them")
     there = {name for row in log.rows for name in row}
-    name = "clip/fraction" if ours else next((name for name in CLIP_RATES if name in there), "cut/fraction")
+    of = "cut/fraction" if sided else "clip/fraction"
+    name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in there and ours == of), of)
     if known.any():
-        said = f"{known.mean():.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
+        said = f"{known.mean():.2g} % of the tokens {'are clipped' if sided else 'are outside'}"
         spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
-        word, cure = _meant(known.mean(), *_AT_ONE_USE[ours])
+        word, cure = _meant(known.mean(), *_AT_ONE_USE[sided])
         return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
     ratios = [
         abs(row[key])
