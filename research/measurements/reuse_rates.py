@@ -74,7 +74,7 @@ def main() -> None:
             continue
         done[*key, one.told["family"], one.setting] = row_of(one)
         with CSV.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(done.values())
 
