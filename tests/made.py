@@ -22,11 +22,11 @@ def batch(decades=DECADES, ratios=RATIOS, advantages=ADVANTAGES, dtype=torch.flo
     return _padded(old, log_ratio, torch.tensor([a for _, a in cells], dtype=dtype), empty)
 
 
-def around(region, decades=DECADES, dtype=torch.float64, empty=True):
-    """The same, with tokens 1 % inside and outside of the region's bounds and far from them."""
+def around(region, decades=DECADES, dtype=torch.float64, empty=True, parts=(0.3, 0.99, 1.01, 2.0)):
+    """The same, with tokens 1 % inside and outside of the region's bounds and far from them, or at such parts of it."""
     old = torch.tensor(decades, dtype=dtype).log()
     bounds = region.bounds(old)
-    rows = [f * side for f in (0.3, 0.99, 1.01, 2.0) for side in (bounds.log_low, bounds.log_high)]
+    rows = [f * side for f in parts for side in (bounds.log_low, bounds.log_high)]
     rows = torch.stack([row.nan_to_num(neginf=-19.0).clamp(-19.0, 19.0) for row in rows])
     rows = torch.where(rows + old < 0, rows, 0.5 * (rows - old).clamp(max=0))  # a probability is at most 1
     advantages = torch.tensor([1.5] * len(rows) + [-0.75] * len(rows), dtype=dtype)
