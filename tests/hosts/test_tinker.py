@@ -65,8 +65,7 @@ def test_clip_is_the_sum_of_the_textbook(masked):
 @pytest.mark.parametrize("apply", ["clip", "mask", "mask_two_sided"])
 @pytest.mark.parametrize("region", BANDS)
 def test_band_is_policy_loss(region, apply):
-    decades = [1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99]  # tinker's tensors are float32
-    tensors = [x if x.dtype == torch.bool else x.float() for x in around(region, decades)]
+    tensors = around(region, dtype=torch.float32)  # as tinker's are
     value, slope, _ = run(bandpo_loss(bandpo.Objective(region, apply=apply).to_config()), tensors)
     expected, expected_slope = policy_loss(*tensors, region, 1.0, apply=apply)
     assert value == pytest.approx(expected.item(), rel=1e-4)  # a float32 sum in another order

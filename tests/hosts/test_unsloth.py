@@ -26,7 +26,6 @@ from bandpo.integrations import unsloth
 
 SETTINGS = {"loss_type": "bnpo", "epsilon": 0.2, "epsilon_high": None, "generation_kwargs": None, "temperature": 1.0}
 SETTINGS |= {"importance_sampling_level": "token", "delta": None}
-DECADES = [1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99]  # of logits in float32
 NAMES = ("epsilon_low", "epsilon_high")
 
 
@@ -201,7 +200,7 @@ def train_on(host, tensors, region, loss_type="bnpo"):
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
 def test_clip_is_unsloths_own_loss_bit_for_bit(host, loss_type):
-    tensors = batch(DECADES)
+    tensors = batch()
     (value, slope, ratios), ours = (train_on(host, tensors, region, loss_type) for region in (None, CLIP))
     assert torch.equal(ours[0], value)
     assert torch.equal(ours[1], slope)
@@ -212,7 +211,7 @@ def test_clip_is_unsloths_own_loss_bit_for_bit(host, loss_type):
 
 @pytest.mark.parametrize("region", BANDS)
 def test_band_is_policy_loss(host, region):
-    tensors = around(region, DECADES)
+    tensors = around(region)
     value, slope, _ = train_on(host, tensors, region)
     logps, old, advantages, mask = tensors
     left = torch.arange(len(mask)) % 2 == 0
