@@ -73,8 +73,18 @@ def assert_near(found, wanted, dtype):
     assert torch.equal(found[1] != 0, wanted[1] != 0)
 
 
-def lines(host):
-    """What the docstring of `bandpo.integrations.<host>` gives to copy: its indented lines."""
+def docstring(host):
+    """That of `bandpo.integrations.<host>`, which is not imported."""
     source = (ROOT / "src" / "bandpo" / "integrations" / f"{host}.py").read_text(encoding="utf-8")
-    text = ast.get_docstring(ast.parse(source)) or ""
-    return "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def lines(host):
+    """What the docstring gives to copy: its indented lines."""
+    return "\n".join(line[4:] for line in docstring(host).splitlines() if line.startswith("    "))
+
+
+def executed(host, **names):
+    """The names after these lines, from the names before them."""
+    exec(lines(host), names)
+    return names

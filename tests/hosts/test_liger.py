@@ -1,10 +1,12 @@
 """`BandPOLoss` against Liger's own GRPO loss, from the same hidden states."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from liger_kernel.chunked_loss.fused_linear_ppo import LigerFusedLinearPPOBase
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
-from made import BANDS, DECADES, around, batch
+from made import BANDS, DECADES, around, batch, executed
 
 import bandpo
 from bandpo.integrations.liger import LOSS_TYPES, BandPOLoss
@@ -107,12 +109,15 @@ def test_without_old_log_probabilities_no_rule_acts_and_nothing_stays_behind():
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.compile and Liger, about themselves
-def test_compiled_as_by_default():
-    tensors = around(bandpo.Band(), DECADES, empty=False)
+def test_the_lines_of_the_docstring_compiled_as_by_default():
+    tensors = logps, old, advantages, mask = around(bandpo.Band(), DECADES, empty=False)
     eager = run(BandPOLoss(bandpo.Band(), **options("grpo")), tensors)
-    compiled = run(BandPOLoss(bandpo.Band(), **options("grpo", compiled=True)), tensors)
-    torch.testing.assert_close(compiled[0], eager[0])
-    torch.testing.assert_close(compiled[1][0], eager[1][0], rtol=1e-4, atol=1e-9)
+    names = {"hidden": hidden_states(logps).requires_grad_(), "completion_mask": mask.long(), "old": old.float()}
+    names |= {"lm_head": SimpleNamespace(weight=torch.eye(2)), "completion_ids": torch.zeros_like(mask).long()}
+    names = executed("liger", **names, advantages=advantages[:, 0].float(), BandPOLoss=BandPOLoss)
+    torch.testing.assert_close(names["value"].detach(), eager[0])
+    (slope,) = torch.autograd.grad(names["value"], names["hidden"])
+    torch.testing.assert_close(slope, eager[1][0], rtol=1e-4, atol=1e-9)
 
 
 def test_wrong_input_is_named():

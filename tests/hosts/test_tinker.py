@@ -5,10 +5,12 @@ tinker's own `ppo` runs on its servers only, so the clip is compared with the te
 
 import inspect
 import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from made import BANDS, around, batch, policy_loss
+from made import BANDS, around, batch, executed, policy_loss
 from tinker import ForwardBackwardOutput, ModelInput, TensorData, TrainingClient
 from tinker import types as tinker_types
 
@@ -70,6 +72,18 @@ def test_band_is_policy_loss(region, apply):
     expected, expected_slope = policy_loss(*tensors, region, 1.0, apply=apply)
     assert value == pytest.approx(expected.item(), rel=1e-4)  # a float32 sum in another order
     assert torch.equal(slope, expected_slope)
+
+
+def test_the_lines_of_the_docstring_run_what_they_say():
+    data, outputs = datums(batch())
+    call = partial(TrainingClient._compute_custom_loss, data)
+    given = []
+    client = SimpleNamespace(forward_backward_custom=lambda *arguments: given.append(arguments))
+    executed("tinker", training_client=client, data=data)
+    ((its, loss),) = given
+    assert its is data
+    found, wanted = (call(each, outputs) for each in (loss, bandpo_loss(bandpo.Band("kl", 0.05))))
+    assert (found.loss_sum, found.metrics) == (wanted.loss_sum, wanted.metrics)
 
 
 def test_calls_add_up():

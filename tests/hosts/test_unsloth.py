@@ -18,7 +18,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from made import BANDS, around, assert_near, batch
+from made import BANDS, around, assert_near, batch, executed
 from test_limits import CLIP, FOLDER, Asking, Sources
 
 import bandpo
@@ -32,7 +32,7 @@ NAMES = ("epsilon_low", "epsilon_high")
 class Standing:
     """What of unsloth's trainer our class looks at."""
 
-    def __init__(self, **changes):
+    def __init__(self, *given, **changes):
         self.args = SimpleNamespace(**SETTINGS | changes)
         self.epsilon_low, self.epsilon_high = 0.2, 0.28
 
@@ -97,9 +97,11 @@ def test_the_trainer_stands_on_the_one_that_unsloth_has_put_into_trl(monkeypatch
     with pytest.raises(RuntimeError, match="unsloth: it has not replaced TRL's Standing"):
         unsloth.BandPOTrainer()
     monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(GRPOTrainer=type("UnslothGRPOTrainer", (Standing,), {})))
-    trainer = unsloth.BandPOTrainer(trust_region="band:tv:0.2", loss_type="grpo")
+    trainer = executed("unsloth", **dict.fromkeys(("model", "reward", "dataset")), GRPOConfig=SimpleNamespace)[
+        "trainer"
+    ]
     assert isinstance(trainer, Standing)
-    assert trainer._limits.region == bandpo.Band("tv", 0.2)
+    assert trainer._limits.region == bandpo.Band("kl", 0.05)
 
 
 def test_the_command_says_what_it_needs():

@@ -6,6 +6,7 @@ the start, and FlashAttention 3, which is plain attention.
 
 import collections
 import queue
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 import trl
 from made import BANDS, around, assert_near, batch, gradient
 from packaging.version import Version
+from scripts import ROOT
 
 import bandpo
 import tiny
@@ -278,7 +280,10 @@ def test_a_training_under_clip_is_trls_own_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # it asks for a GPU's name
     theirs = train(AsyncGRPOTrainer, tmp_path)
     clip = train(AsyncBandPOTrainer, tmp_path, trust_region=Clip(0.2, 0.2))
-    band = train(AsyncBandPOTrainer, tmp_path, trust_region=Band("kl", 0.05))
+    page = (ROOT / "docs" / "trl.md").read_text(encoding="utf-8")
+    ((rule, of),) = re.findall(r"^`AsyncBandPOTrainer\(\.\.\., (.*)\)` of `(.*?)`", page, re.MULTILINE)
+    assert of == AsyncBandPOTrainer.__module__
+    band = train(AsyncBandPOTrainer, tmp_path, **eval(f"dict({rule})", {"Band": Band}))
     logs = [
         [{name: x for name, x in row.items() if "_ratio/" in name or name in ("loss", "kl", "ratio")} for row in log]
         for log in (trainer.state.log_history for trainer in (theirs, clip, band))
