@@ -79,10 +79,16 @@ def test_band_is_policy_loss(region, loss_type):
     (expected_slope,) = torch.autograd.grad(expected, hidden)
     torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-4, atol=1e-7)  # terms that cancel
     torch.testing.assert_close(slope.double(), expected_slope, rtol=0, atol=1e-6 * expected_slope.abs().max().item())
-    # Of logits in float32 log p is off by up to 2^-24, so a token of 1 - 1e-7 may be certain, without a gradient.
-    known = (logps < -(2**-23))[..., None]
+    known = (logps < -(2**-23))[..., None]  # a token of 1 - 1e-7 may be certain in float32, without a gradient
     assert torch.equal(known & (slope != 0), known & (expected_slope != 0))
     assert metrics[-1] == pytest.approx(counted.compute()["cut/fraction"], rel=1e-6)
+
+
+def test_logits_in_float32_give_log_p_to_2_to_the_minus_24():
+    """That is 0.6 % of it at 0.99999."""
+    hidden = hidden_states(torch.linspace(-1.1e-5, -0.9e-5, 1001, dtype=torch.float64))
+    off = hidden.log_softmax(-1) - hidden.double().log_softmax(-1)
+    assert 0.9 * 2**-24 < off[..., 0].abs().max() <= 2**-24
 
 
 def test_micro_batches_of_dapo_add_up():
