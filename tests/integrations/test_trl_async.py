@@ -114,7 +114,7 @@ class ByPlace(bandpo.Region):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("region", [*BANDS, ByPlace()], ids=["kl", "tv", "chi2", "by place"])
-def test_a_rule_is_policy_loss(region, dtype):
+def test_band_is_policy_loss(region, dtype):
     for row in rows(around(BANDS[0] if isinstance(region, ByPlace) else region, dtype=dtype)):
         found = run(AsyncBandPOTrainer, row, region)[:2]
         assert_near(found, expected(row, region), dtype)
