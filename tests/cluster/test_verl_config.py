@@ -12,14 +12,12 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.workers.config.actor import PolicyLossConfig
-from verl_toy import LOSS, OURS, region
+from verl_toy import BAND, DUAL, LOSS, OURS, region
 
 import bandpo
 from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo_runs.training import on_verl
-
-BAND = region(type="band", divergence="kl", delta=0.05)
 
 
 def resolved(*settings):
@@ -38,7 +36,10 @@ def test_options_arrive():
     ours = {"aggregation": "none", "max_log_ratio": 20.0}  # the average is verl's, as is how far a log-ratio goes
     expected = bandpo.Objective(bandpo.Band("kl", 0.1), dual_clip=10.0, **ours | {"max_log_ratio": 30.0})
     assert (options.objective, options.tokens_share) == (expected, 0.2)
-    assert actor(*OURS).policy_loss.objective == bandpo.Objective(**ours)
+    for settings, more in (([], {}), ([BAND], {}), ([DUAL], {"dual_clip": 3.0})):
+        assert actor(*OURS, *settings).policy_loss.objective == bandpo.Objective(
+            bandpo.Band("kl", 0.05), **ours, **more
+        )
 
 
 def test_the_options_of_a_recipe_are_those_of_the_loss():

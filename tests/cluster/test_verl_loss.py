@@ -1,17 +1,19 @@
 """The loss `bandpo` against verl's own losses, on the same tensors, called as verl calls them."""
 
 import dataclasses
-import itertools
 import json
 import math
 import re
 import sys
 from functools import partial
 from types import SimpleNamespace
+from typing import get_args
 
+import made
 import own_loop
 import pytest
 import torch
+from made import BANDS, DECADES, around, assert_near
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
@@ -25,8 +27,8 @@ import bandpo
 from bandpo.integrations import _SAID
 from bandpo.integrations import verl as plugin
 from bandpo.integrations.verl import BandPOLossConfig
+from bandpo.losses.aggregation import Aggregation
 
-DECADES = [1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999]
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 1000, "global_batch_size": 24, "loss_scale_factor": None}
 
 
@@ -43,27 +45,15 @@ def bandpo_actor(region, global_batch_info=None, *, dual_clip=None, apply="clip"
     return actor(BandPOLossConfig(loss_mode="bandpo", trust_region=node, **options), global_batch_info)
 
 
-def batch(log_ratios, advantages, dtype=torch.float32, seed=0):
-    """Every pair of log-ratio and advantage at every decade of p, a row each, right-padded; the last row is empty."""
-    cells = list(itertools.product(log_ratios, advantages))
-    old = torch.tensor(DECADES, dtype=dtype).log().repeat(len(cells), 1)
-    log_ratio = torch.tensor([[s] * len(DECADES) for s, _ in cells], dtype=dtype)
-    advantage = torch.tensor([[a] * len(DECADES) for _, a in cells], dtype=dtype)
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, len(DECADES) + 1, (len(cells), 1), generator=generator)
-    lengths[-1] = 0
-    mask = torch.arange(len(DECADES)) < lengths
-    # Each token's place in its row is another one, so that padding hides no decade.
-    order = torch.stack([torch.randperm(len(DECADES), generator=generator) for _ in cells])
-    old, log_ratio, advantage = (x.gather(1, order) for x in (old, log_ratio, advantage))
-    logps = torch.minimum(old + log_ratio, torch.zeros_like(old))
-    garbage = torch.where(mask, 0.0, 3.0).to(dtype)
-    return {
-        "old_log_prob": old - garbage,
-        "log_prob": logps - 2 * garbage,
-        "advantages": advantage * (1 + garbage),
-        "response_mask": mask,
-    }
+def batch(log_ratios, advantages, dtype=torch.float32):
+    return named(made.batch(DECADES, log_ratios, advantages, dtype))
+
+
+def named(tensors):
+    """By verl's names, with garbage in the padding of the advantages too."""
+    logps, old, advantages, mask = tensors
+    advantages = torch.where(mask, advantages, 4 * advantages)
+    return {"old_log_prob": old, "log_prob": logps, "advantages": advantages, "response_mask": mask}
 
 
 def run(name, config, tensors, mode="token-mean", weights=None):
@@ -117,19 +107,7 @@ def test_clip_is_vanilla_to_rounding_for_any_advantage(mode, weighted):
 def test_band_has_the_gradient_of_dppo(name, delta, mode):
     """DPPO writes r A as sg(r) A log pi: same gradient, another value. Tokens lie 1 % inside and outside of the bounds;
     in float64, because DPPO decides by 1 - p."""
-    old = torch.tensor(DECADES, dtype=torch.float64).log()
-    bounds = bandpo.Band(name, delta).bounds(old)
-    rows = [f * side for f in (0.5, 0.99, 1.01, 2.0) for side in (bounds.log_low, bounds.log_high)]
-    rows = torch.stack([row.nan_to_num(neginf=-19.0).clamp(-19.0, 19.0) for row in rows])
-    rows = torch.where(rows + old < 0, rows, 0.5 * (rows - old).clamp(max=0))  # a probability is at most 1
-    logps = (old + rows).repeat(2, 1)
-    up = torch.ones(len(rows), len(old), dtype=torch.float64)
-    tensors = {
-        "old_log_prob": old.expand_as(logps),
-        "log_prob": logps,
-        "advantages": torch.cat([1.3 * up, -0.7 * up]),
-        "response_mask": torch.arange(len(old)) < torch.arange(5, 5 + 2 * len(rows))[:, None],
-    }
+    tensors = named(around(bandpo.Band(name, delta)))
     # A cap above every ratio here: verl's losses truncate r on both sides of A, also where it is far inside.
     theirs = actor(PolicyLossConfig(), GLOBAL, clip_ratio_low=delta, clip_ratio_high=delta, clip_ratio_c=1e9)
     _, gradient, metrics = run(f"dppo_{name}", theirs, tensors, mode)
@@ -140,6 +118,19 @@ def test_band_has_the_gradient_of_dppo(name, delta, mode):
         torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
         assert our_metrics["actor/pg_clipfrac"] == pytest.approx(metrics["actor/pg_clipfrac"], rel=1e-6)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
+
+
+@pytest.mark.parametrize("info", [{}, GLOBAL], ids=["one-micro-batch", "global"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode in get_args(Aggregation)])
+@pytest.mark.parametrize("region", [*BANDS, bandpo.Capped(bandpo.Band("kl", 0.05), 2.0)])
+def test_band_is_policy_loss(region, mode, dtype, info):
+    logps, *rest = tensors = around(region, dtype=dtype)
+    normalizer = {"token-mean": 1000 / 2, "seq-mean-token-sum-norm": 24 * logps.shape[1] / 2}.get(mode, 24 / 2)
+    rest += [bandpo.Objective(region, aggregation=mode, max_log_ratio=20.0)]
+    normalizer = normalizer if info else None
+    wanted = made.gradient(lambda x: bandpo.policy_loss(x, *rest, normalizer=normalizer)[0], logps)
+    assert_near(run("bandpo", bandpo_actor(region, info), named(tensors), mode)[:2], wanted, dtype)
 
 
 @pytest.mark.parametrize("taus", [(1.0, 1.05), (0.5, 3.0)])

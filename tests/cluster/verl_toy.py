@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -32,7 +33,10 @@ PROMPT, RESPONSE = 6, 8
 SIZE, MINI_BATCH, EPOCHS = 16, 8, 2
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
-OURS = [f"{LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{LOSS}.loss_mode=bandpo"]
+# The three settings as our page has them, and the third with a dual clip.
+_PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+OURS = re.findall(rf"^  ({re.escape(LOSS)}\.\S+) \\$", _PAGE, re.MULTILINE)
+BAND, DUAL = re.findall(rf"'(\+{re.escape(LOSS)}\.trust_region=.*)'", _PAGE)
 
 
 def region(**node):

@@ -14,7 +14,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from made import assert_near
+import yaml
+from made import assert_near, lines
 from test_limits import Asking
 
 import bandpo
@@ -23,8 +24,8 @@ from bandpo_runs import toy
 tiny = pytest.importorskip("tiny", reason="TRL is not installed", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of axolotl and what it imports
 here = pytest.mark.skipif(find_spec("axolotl") is None, reason="axolotl is not installed")
-PLUGIN = "bandpo.integrations.axolotl.Plugin"
-CLIP, BAND = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}, {"type": "band", "divergence": "kl", "delta": 0.02}
+PAGE, CLIP = yaml.safe_load(lines("axolotl")), {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
+(PLUGIN,) = PAGE["plugins"]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def ours(monkeypatch):
 
 
 def cfg(**changes):
-    return {"plugins": [PLUGIN], "rl": "grpo", "trl": {}, "trust_region": CLIP} | changes
+    return PAGE | {"rl": "grpo", "trl": {}} | changes
 
 
 WRONG = [
@@ -117,6 +118,20 @@ def test_axolotls_sequence_parallel_trainer_asks_for_what_trl_has_not():
 
     assert "_get_per_token_logps" in Theirs._generate_and_score_completions.__code__.co_names
     assert not hasattr(Theirs, "_get_per_token_logps")
+
+
+@here
+def test_axolotl_packs_no_rows(tmp_path):
+    """It refuses to, and flattened batches are a setting and a forward pass of its asynchronous trainer only."""
+    from axolotl.core.trainers.grpo import GRPOStrategy
+
+    with pytest.raises(ValueError, match="`sample_packing: true` does not work with RLHF training"):
+        trained(tmp_path, **PAGE, sample_packing=True)
+    kinds = GRPOStrategy.get_training_args_class, GRPOStrategy.get_trainer_class
+    for is_asynchronous in (False, True):
+        args, trainer = (kind(async_grpo=is_asynchronous) for kind in kinds)
+        assert ("batch_flattening" in args.__dataclass_fields__) == is_asynchronous
+        assert hasattr(trainer, "_get_per_token_logps_flattened") == is_asynchronous
 
 
 def longer(completions, **columns):
@@ -196,8 +211,8 @@ def test_band_is_policy_loss_and_trains_other_weights(tmp_path, ours, monkeypatc
 
     monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", logps_of)
     monkeypatch.setattr(trainer, "_compute_loss", watched)
-    band = trained(tmp_path / "band", plugins=[PLUGIN], trust_region=BAND)
-    objective, clipped = bandpo.Objective(bandpo.Band("kl", 0.02), aggregation="token-mean"), 0.0
+    band = trained(tmp_path / "band", **PAGE)
+    objective, clipped = bandpo.Objective(bandpo.Band("kl", 0.05), aggregation="token-mean"), 0.0
     assert len(seen) == 12
     for loss, slope, logps, old, advantages, mask in seen:
         logps.requires_grad_()

@@ -9,6 +9,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -17,7 +18,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from made import BANDS, DECADES, around, assert_near, batch, gradient
+import yaml
+from made import BANDS, DECADES, around, assert_near, batch, docstring, executed, gradient, lines
 
 import bandpo
 from bandpo import integrations
@@ -61,8 +63,11 @@ class Sources:
 def xtuner(region, tensors, module):
     _, old, advantages, mask = tensors
     find = module("xtuner.v1.rl.loss.loss_fn").get_policy_loss_fn
-    config = {"cliprange_low": 0.2, "cliprange_high": 0.28} if region is None else {"trust_region": region.to_config()}
-    fn = find("vanilla" if region is None else "bandpo.integrations.xtuner.loss")
+    config = {"loss_type": "vanilla", "cliprange_low": 0.2, "cliprange_high": 0.28}
+    if region is not None:
+        config = executed("xtuner")["policy_loss_cfg"]
+        config["trust_region"] = node(region, config)
+    fn = find(config["loss_type"])
     return lambda x: fn(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
 
 
@@ -90,7 +95,18 @@ def rlinf(region, tensors, module):
     return lambda x: registry.policy_loss(logprobs=x, **named)[0]
 
 
-def megatron(losses, ours, region, tensors):
+def node(region, page):
+    """What our page has where the region is the same, else the region's own node."""
+    return page["trust_region"] if region == BANDS[0] else region.to_config()
+
+
+def flags(host):
+    """What the flags of our page set."""
+    words = lines(host).split()
+    return Namespace(**{flag[2:].replace("-", "_"): x for flag, x in zip(words[::2], words[1::2], strict=True)})
+
+
+def megatron(host, losses, ours, region, tensors):
     """slime and miles: one sample a row, one list of tensors a field."""
     _, old, advantages, mask = tensors
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss", "dump_details")
@@ -98,7 +114,7 @@ def megatron(losses, ours, region, tensors):
     args.calculate_per_token_loss, args.entropy_coef, args.skip_actor_forward_only = True, 0.0, False
     args.rollout_top_p = 1.0
     args.custom_pg_loss_reducer_function_path, args.qkv_format, args.observe_training_entropy = None, "thd", False
-    args.trust_region = region and region.to_config()
+    args.trust_region = region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(host))[1]))
     lengths = [old.shape[1]] * len(old)
     rows = {"advantages": list(advantages), "log_probs": list(old), "loss_masks": list(mask.to(old.dtype))}
     rows |= {"response_lengths": lengths, "total_lengths": lengths, "unconcat_tokens": None}
@@ -116,8 +132,8 @@ def megatron(losses, ours, region, tensors):
 def slime(region, tensors, module, monkeypatch):
     losses = module("slime.backends.megatron_utils.loss")
     monkeypatch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: (None, logits))
-    ours = region and losses.load_function("bandpo.integrations.slime.loss")
-    return megatron(losses, ours, region, tensors)
+    ours = region and losses.load_function(flags("slime").custom_loss_function_path)
+    return megatron("slime", losses, ours, region, tensors)
 
 
 def miles(region, tensors, module, monkeypatch):
@@ -125,8 +141,7 @@ def miles(region, tensors, module, monkeypatch):
     module("miles.backends.training_utils.parallel").set_parallel_state(one)
     losses = module("miles.backends.training_utils.loss_hub.losses")
     monkeypatch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: logits)
-    path = Namespace(loss_type="custom_loss", custom_loss_function_path="bandpo.integrations.miles.loss")
-    return megatron(losses, region and losses.get_loss_function(path), region, tensors)
+    return megatron("miles", losses, region and losses.get_loss_function(flags("miles")), region, tensors)
 
 
 def torchtitan(region, tensors, module, monkeypatch):

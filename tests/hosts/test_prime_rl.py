@@ -6,17 +6,19 @@ prime-rl's own `compute_loss`, with stand-ins for its configuration classes.
 
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from made import BANDS, around, assert_near, batch, gradient, policy_loss
+from made import BANDS, around, assert_near, batch, gradient, lines, policy_loss
 from test_limits import FOLDER, Sources, find, forget
 
 import bandpo
 from bandpo.integrations.prime_rl import loss
 
+PAGE = tomllib.loads(lines("prime_rl"))["trainer"]["loss"]
 ABSENT = ["beartype", "jaxtyping", "wandb", "prime_rl.configs", "prime_rl.utils.logger", "prime_rl.utils.pathing"]
 
 
@@ -43,7 +45,7 @@ def run(theirs, tensors, weights=None, config=None, **kwargs):
     def packed(x):
         rows = [None if each is None else [*each] for each in (x, old, advantages, mask, weights)]
         if theirs is not None:
-            ours = theirs.CustomLossConfig(import_path="bandpo.integrations.prime_rl.loss", kwargs=kwargs)
+            ours = theirs.CustomLossConfig(**PAGE | {"kwargs": kwargs})
             call, scale = theirs.setup_rl_loss_fn(config or ours), int(mask.sum())
             value, metrics = theirs.compute_loss(*rows[:2], None, *rows[2:], None, None, call, scale, 1, 1)
             logged.append({name: x.sum() for name, x in metrics.items()})
@@ -104,7 +106,8 @@ def test_its_default_loss_is_a_row_of_this_one(theirs, weighted):
 def test_band_is_policy_loss(theirs, region, dtype):
     tensors = around(region, dtype=dtype)
     tokens = tensors[3].sum()
-    value, slope, logged = run(theirs, tensors, trust_region=region.to_config())
+    kwargs = PAGE["kwargs"] if region == bandpo.Band("kl", 0.05) else {"trust_region": region.to_config()}
+    value, slope, logged = run(theirs, tensors, **kwargs)
     assert_near((value, slope), policy_loss(*tensors, region, float(tokens)), dtype)
     _, metrics = bandpo.policy_loss(*tensors, region, metrics="all")
     counted = metrics.compute()

@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 import torch
 import typing_extensions
-from made import BANDS, RATIOS, around, assert_near, batch, gradient, lines, policy_loss
+from made import BANDS, RATIOS, around, assert_near, batch, executed, gradient, policy_loss
 
 import bandpo
 
@@ -135,7 +135,7 @@ def test_the_registered_loss_travels_as_skyrl_sends_it():
 
 
 def test_the_lines_of_the_docstring_register_what_they_say():
-    exec(lines("skyrl"), {})
+    executed("skyrl")
     found = run("bandpo", batch())
     register_bandpo_loss(bandpo.Band("kl", 0.05), name="other")
     assert torch.equal(found[1], run("other", batch())[1])

@@ -5,10 +5,12 @@ tinker's own `ppo` runs on its servers only, so the clip is compared with the te
 
 import inspect
 import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from made import BANDS, around, batch, policy_loss
+from made import BANDS, around, batch, executed, policy_loss
 from tinker import ForwardBackwardOutput, ModelInput, TensorData, TrainingClient
 from tinker import types as tinker_types
 
@@ -65,12 +67,23 @@ def test_clip_is_the_sum_of_the_textbook(masked):
 @pytest.mark.parametrize("apply", ["clip", "mask", "mask_two_sided"])
 @pytest.mark.parametrize("region", BANDS)
 def test_band_is_policy_loss(region, apply):
-    decades = [1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99]  # tinker's tensors are float32
-    tensors = [x if x.dtype == torch.bool else x.float() for x in around(region, decades)]
+    tensors = around(region, dtype=torch.float32)  # as tinker's are
     value, slope, _ = run(bandpo_loss(bandpo.Objective(region, apply=apply).to_config()), tensors)
     expected, expected_slope = policy_loss(*tensors, region, 1.0, apply=apply)
     assert value == pytest.approx(expected.item(), rel=1e-4)  # a float32 sum in another order
     assert torch.equal(slope, expected_slope)
+
+
+def test_the_lines_of_the_docstring_run_what_they_say():
+    data, outputs = datums(batch())
+    call = partial(TrainingClient._compute_custom_loss, data)
+    given = []
+    client = SimpleNamespace(forward_backward_custom=lambda *arguments: given.append(arguments))
+    executed("tinker", training_client=client, data=data)
+    ((its, loss),) = given
+    assert its is data
+    found, wanted = (call(each, outputs) for each in (loss, bandpo_loss(bandpo.Band("kl", 0.05))))
+    assert (found.loss_sum, found.metrics) == (wanted.loss_sum, wanted.metrics)
 
 
 def test_calls_add_up():

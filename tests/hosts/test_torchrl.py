@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cluster import verl_toy
-from made import BANDS, DECADES, around, assert_near, batch, gradient, policy_loss
+from made import BANDS, DECADES, around, assert_near, batch, executed, gradient, policy_loss
 from tensordict import TensorDict
 from torchrl.modules.llm import Text, TransformersWrapper
 from torchrl.objectives.llm import GRPOLoss
@@ -78,6 +78,15 @@ def test_band_is_policy_loss(region, aggregation, dtype):
     assert_near((value, slope), expected, dtype)
     assert not slope[~mask].any()
     assert rows > 10
+
+
+def test_the_line_of_the_docstring_makes_the_loss_that_it_says():
+    def made(policy, **named):
+        return executed("torchrl", policy=policy, BandPOLoss=BandPOLoss)["loss"]
+
+    found, wanted = (run(cls, around(BANDS[0])) for cls in (made, BandPOLoss))
+    assert found[0] == wanted[0]
+    assert torch.equal(found[1], wanted[1])
 
 
 @pytest.fixture(scope="module")

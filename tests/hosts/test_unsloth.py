@@ -18,7 +18,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from made import BANDS, around, assert_near, batch
+from made import BANDS, around, assert_near, batch, executed
 from test_limits import CLIP, FOLDER, Asking, Sources
 
 import bandpo
@@ -26,14 +26,13 @@ from bandpo.integrations import unsloth
 
 SETTINGS = {"loss_type": "bnpo", "epsilon": 0.2, "epsilon_high": None, "generation_kwargs": None, "temperature": 1.0}
 SETTINGS |= {"importance_sampling_level": "token", "delta": None}
-DECADES = [1e-7, 1e-5, 1e-3, 0.01, 0.11, 0.3, 0.5, 0.7, 0.9, 0.99]  # of logits in float32
 NAMES = ("epsilon_low", "epsilon_high")
 
 
 class Standing:
     """What of unsloth's trainer our class looks at."""
 
-    def __init__(self, **changes):
+    def __init__(self, *given, **changes):
         self.args = SimpleNamespace(**SETTINGS | changes)
         self.epsilon_low, self.epsilon_high = 0.2, 0.28
 
@@ -98,9 +97,11 @@ def test_the_trainer_stands_on_the_one_that_unsloth_has_put_into_trl(monkeypatch
     with pytest.raises(RuntimeError, match="unsloth: it has not replaced TRL's Standing"):
         unsloth.BandPOTrainer()
     monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(GRPOTrainer=type("UnslothGRPOTrainer", (Standing,), {})))
-    trainer = unsloth.BandPOTrainer(trust_region="band:tv:0.2", loss_type="grpo")
+    trainer = executed("unsloth", **dict.fromkeys(("model", "reward", "dataset")), GRPOConfig=SimpleNamespace)[
+        "trainer"
+    ]
     assert isinstance(trainer, Standing)
-    assert trainer._limits.region == bandpo.Band("tv", 0.2)
+    assert trainer._limits.region == bandpo.Band("kl", 0.05)
 
 
 def test_the_command_says_what_it_needs():
@@ -201,7 +202,7 @@ def train_on(host, tensors, region, loss_type="bnpo"):
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
 def test_clip_is_unsloths_own_loss_bit_for_bit(host, loss_type):
-    tensors = batch(DECADES)
+    tensors = batch()
     (value, slope, ratios), ours = (train_on(host, tensors, region, loss_type) for region in (None, CLIP))
     assert torch.equal(ours[0], value)
     assert torch.equal(ours[1], slope)
@@ -212,7 +213,7 @@ def test_clip_is_unsloths_own_loss_bit_for_bit(host, loss_type):
 
 @pytest.mark.parametrize("region", BANDS)
 def test_band_is_policy_loss(host, region):
-    tensors = around(region, DECADES)
+    tensors = around(region)
     value, slope, _ = train_on(host, tensors, region)
     logps, old, advantages, mask = tensors
     left = torch.arange(len(mask)) % 2 == 0

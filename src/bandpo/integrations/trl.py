@@ -224,7 +224,7 @@ class BandPOTrainer(ContextTrainer):
         if stored is not None and self.args.anchor == "sampler":
             # Tokens of which the sampler told nothing, where no other pass was made; in place, for TRL reads them too.
             stored.copy_(torch.where(stored.isnan(), logps.detach(), stored))
-        old_logps = (logps.detach() if stored is None else stored).float()
+        old_logps = logps.detach() if stored is None else stored
         trains, known = cast(torch.nn.Module, self.model).training, self._known(inputs, entropies)
         if self._token_writer and trains:
             batch = int(inputs[f"{PREFIX}generated_at"])

@@ -22,11 +22,11 @@ def batch(decades=DECADES, ratios=RATIOS, advantages=ADVANTAGES, dtype=torch.flo
     return _padded(old, log_ratio, torch.tensor([a for _, a in cells], dtype=dtype), empty)
 
 
-def around(region, decades=DECADES, dtype=torch.float64, empty=True):
-    """The same, with tokens 1 % inside and outside of the region's bounds and far from them."""
+def around(region, decades=DECADES, dtype=torch.float64, empty=True, parts=(0.3, 0.99, 1.01, 2.0)):
+    """The same, with tokens 1 % inside and outside of the region's bounds and far from them, or at such parts of it."""
     old = torch.tensor(decades, dtype=dtype).log()
     bounds = region.bounds(old)
-    rows = [f * side for f in (0.3, 0.99, 1.01, 2.0) for side in (bounds.log_low, bounds.log_high)]
+    rows = [f * side for f in parts for side in (bounds.log_low, bounds.log_high)]
     rows = torch.stack([row.nan_to_num(neginf=-19.0).clamp(-19.0, 19.0) for row in rows])
     rows = torch.where(rows + old < 0, rows, 0.5 * (rows - old).clamp(max=0))  # a probability is at most 1
     advantages = torch.tensor([1.5] * len(rows) + [-0.75] * len(rows), dtype=dtype)
@@ -73,8 +73,18 @@ def assert_near(found, wanted, dtype):
     assert torch.equal(found[1] != 0, wanted[1] != 0)
 
 
-def lines(host):
-    """What the docstring of `bandpo.integrations.<host>` gives to copy: its indented lines."""
+def docstring(host):
+    """That of `bandpo.integrations.<host>`, which is not imported."""
     source = (ROOT / "src" / "bandpo" / "integrations" / f"{host}.py").read_text(encoding="utf-8")
-    text = ast.get_docstring(ast.parse(source)) or ""
-    return "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def lines(host):
+    """What the docstring gives to copy: its indented lines."""
+    return "\n".join(line[4:] for line in docstring(host).splitlines() if line.startswith("    "))
+
+
+def executed(host, **names):
+    """The names after these lines, from the names before them."""
+    exec(lines(host), names)
+    return names
