@@ -28,7 +28,7 @@ SOURCE = "from its source"  # or, where its package is installed, "real function
 LIMITS, RECIPES, CONFIG = "hosts/test_limits.py", "hosts/test_recipes.py", "cluster/test_verl_config.py"
 # The name of a trainer's package, or of its folder; its tests, by file and what their names hold; and what is run.
 HOSTS = {
-    "TRL": ("trl", "integrations/test_trl.py", "", "trained"),
+    "TRL": ("trl", "integrations/test_trl.py integrations/test_trl_probabilities.py", "", "trained"),
     "AsyncGRPO": ("trl", "integrations/test_trl_async.py", "", "trained"),
     "verl, by agent-lightning": ("agentlightning", CONFIG, "agentlightning", "its configuration"),
     "verl, by rLLM": ("rllm", CONFIG, "rllm", "its configuration"),
@@ -82,7 +82,7 @@ def version_of(package: str) -> str | None:
 def row(host: str, found: list[tuple[str, str, str]]) -> dict[str, str] | None:
     """Return the row of a trainer, or None where its tests did not run."""
     package, file, part, how = HOSTS[host]
-    cases = [(name, outcome) for where, name, outcome in found if where == file and part in name]
+    cases = [(name, outcome) for where, name, outcome in found if where in file.split() and part in name]
     clip, band = ([each for each in cases if re.match(claim, each[0])] for claim in (CLIP, BAND))
     told = [each for each in cases if "settings_pass" in each[0]] if file == CONFIG else [*clip, *band]
     if not told or any(outcome == "skipped" for _, outcome in told):
@@ -106,7 +106,7 @@ def main() -> None:
     if unknown := [host for host in args.hosts if host not in HOSTS]:
         parser.error(f"unknown trainer {unknown[0]!r}; this command knows {', '.join(HOSTS)}")
     asked, commit = args.hosts or [*HOSTS], source_commit()
-    found = run([*dict.fromkeys(HOSTS[host][1] for host in asked)])
+    found = run([*dict.fromkeys(file for host in asked for file in HOSTS[host][1].split())])
     rows = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}
     for one in rows.values():
         print(one)

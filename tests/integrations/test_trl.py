@@ -35,7 +35,7 @@ AGGREGATION = {
     "dapo": "token-mean",
 }
 # Before 1.9 TRL divided by the tokens of all the steps of a generation, not of one.
-DAPO_STEPS = 4 if Version(trl.__version__) >= Version("1.9") else 1
+DAPO_STEPS = 4 if Version(trl.__version__) >= Version("1.9.1") else 1
 
 
 def build(cls, args, region=None, model=None, **named):
