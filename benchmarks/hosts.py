@@ -5,7 +5,7 @@
 It runs in each environment that has some of the trainers: those of the stages `tests`, `verl` and `hosts` in
 .ci/stages. FOLDER has a checkout or an unpacked wheel of trainers that are not installed (tests/hosts/test_limits.py).
 A trainer whose tests are skipped here keeps its row. `--write` replaces the rows of the others; the exit code is 1
-where a test failed. The other trainers have their rows in host_installs.csv and verl_versions.csv.
+where a test failed, or none of a HOST ran. Other trainers' rows are in host_installs.csv and verl_versions.csv.
 """
 
 import argparse
@@ -110,6 +110,7 @@ def main() -> None:
     rows = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}
     for one in rows.values():
         print(one)
+    ran = [*rows.values()]
     if args.write:
         with CSV.open(newline="", encoding="utf-8") as file:
             rows = {one["host"]: one for one in csv.DictReader(file)} | rows
@@ -117,7 +118,9 @@ def main() -> None:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows[host] for host in HOSTS if host in rows)
-    raise SystemExit(any("failed" in one.get("clip", "") for one in rows.values()))
+    if missing := [host for host in args.hosts if host not in rows]:
+        raise SystemExit(f"no test of {', '.join(missing)} ran here")
+    raise SystemExit(any("failed" in one.get("clip", "") for one in ran))
 
 
 if __name__ == "__main__":

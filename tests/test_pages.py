@@ -145,10 +145,17 @@ def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
         (tmp_path / f"{name}.csv").write_text((hosts.RUNS / f"{name}.csv").read_text().splitlines()[0] + "\n")
     monkeypatch.setattr(hosts, "RUNS", tmp_path)
     assert hosts.table().count(" | read | not run | not run |") == len(hosts.read(hosts.ROWS))
-    (tmp_path / "host_installs.csv").write_text("host,installed,imports,tests,date,commit\nSkyRL,x==1,yes,1 failed,,\n")
-    (tmp_path / "verl_versions.csv").write_text("verl,what,result\n1.0,a,passed 3\n1.0,b,failed: x\n")
-    assert {*hosts.results()} == {"verl"}
-    assert hosts.results()["verl"] == []
+    skyrl = "host,installed,imports,tests,date,commit\nSkyRL,x==1,yes,"
+    for text in ("1 failed", "2 passed, 1 error", "1 passed, 3 skipped", "1 passed, 3 deselected, 1 warning"):
+        (tmp_path / "host_installs.csv").write_text(f'{skyrl}"{text}",,\n')
+        assert hosts.results()["SkyRL"][0]["band"] == ("equal" if "warning" in text else "failed")
+    (tmp_path / "verl_versions.csv").write_text(
+        "verl,what,result\n0.9.1,a,passed 3\n0.10.0,a,failed: x\n0.10.0,b,passed 3\n"
+    )
+    assert [(row["version"], row["clip"]) for row in hosts.results()["verl"]] == [
+        ("0.10.0", "failed"),
+        ("0.9.1", "bit for bit"),
+    ]
 
 
 def test_a_trainers_row_is_that_of_its_tests():

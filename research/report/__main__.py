@@ -32,7 +32,7 @@ ONCE = {"reuse once": "fixed clip", "reuse rare narrow": "narrow clip"}  # conte
 # Percent of tokens outside, in four steps of the authors' logs, of some 360,000 tokens each: docs/paper.md.
 PUBLIC = {"GRPO .2/.2": (0.12, 0.15), "Clip-Higher .2/.28": (0.05, 0.07), "Band-KL .05": (0.002, 0.008)}
 # On the page, and no row's of a contest; the last three are of SmolLM2.
-UNLINKED = ("0.02", "95 %", "0.2 %", "0.1 %", "0.4 %", "0.4 %", "70 %", "+0.021", "-0.021", "-0.010")
+UNLINKED = ("0.02", "95 %", "0.2 %", "0.12 %", "0.4 %", "0.4 %", "70 %", "+0.021", "-0.021", "-0.010")
 ALIKE = 0.02  # what was called equivalent before the rows were there
 
 

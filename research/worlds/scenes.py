@@ -127,9 +127,9 @@ _SMALL = Scene(prompts_per_round=4, responses_per_prompt=8, minibatches=2, epoch
 _RARE_AND_NOISY = dataclasses.replace(_SMALL, flip=0.05)
 
 # tail: a rare strategy. storm: small noisy batches that are used often. rare and noisy: a rare strategy in such
-# batches. calibrated: each answer is used once, and GRPO's clip acts on as few tokens as in public logs. trap: a guess
-# is right more often. rare: P("work") is a thousandth. many: 256 tokens. long: 16 steps, of which 4 matter. fork: half
-# a skill.
+# batches. calibrated: each answer is used once, and GRPO's clip acts on nearly as few tokens as in public logs. trap: a
+# guess is right more often. rare: P("work") is a thousandth. many: 256 tokens. long: 16 steps, of which 4 matter. fork:
+# half a skill.
 SCENES: dict[str, Scene] = {
     "tail": Scene(),
     "storm": dataclasses.replace(_SMALL, prompts_per_round=2, p_work=0.3, flip=0.1),

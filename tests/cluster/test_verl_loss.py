@@ -207,7 +207,7 @@ def test_the_lines_for_kl_cov_have_its_loss(share):
 def test_the_lines_for_trm_keep_the_responses_that_rollout_rs_keeps():
     tensors = batch([-0.5, -0.32, -0.1, 0.0, 0.1, 0.32, 0.5], [1.7, -1.1], torch.float64)  # k3 of +-0.32: 0.057, 0.046
     data = {new: tensors[old] for new, old in OURS.items()} | {"rollout_logps": tensors["old_log_prob"]}
-    lines = "".join(line for line in own_loop.block("TRM").splitlines(True) if "OPSM of" not in line)
+    lines = "".join(line for line in own_loop.block("TRM").splitlines(True) if not line.startswith("opsm"))
     kept = own_loop.run(lines, data)[2]["kept"]
     log_ratio = tensors["log_prob"] - tensors["old_log_prob"]
     mask, _ = compute_rollout_rejection_mask(log_ratio, tensors["response_mask"], "seq_max_k3", "0.05")

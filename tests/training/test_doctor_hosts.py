@@ -212,7 +212,7 @@ def test_settings_of_the_sampler_that_change_its_probabilities_are_told(tmp_path
 
 HALF = {
     "RLinf": (".yaml", "n_minibatches: 4\n{}", "entropy_op_type: torch", "entropy_op_type: flash_attn", "=flash_attn"),
-    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "with --true-on-policy-mode=False"),
+    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "without --true-on-policy-mode they are"),
     "torchrl": (".yaml", "clip: torchrl\ntrain: {{mixed_precision: {}}}\n", "false", "true", "mixed_precision=True"),
     "axolotl": (".yaml", "rl: grpo\nbf16: true\n{}", "deepspeed: zero3.json\n", "", "without deepspeed they are"),
     "ms-swift": (".sh", "swift rlhf --torch_dtype bfloat16 {}\n", "--deepspeed zero2", "", "without --deepspeed"),

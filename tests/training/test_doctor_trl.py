@@ -42,7 +42,7 @@ def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities
 
 @pytest.mark.parametrize(("version", "told"), [("1.14.2", True), ("1.15.0", False), (None, False)])
 def test_half_precision_is_told_where_trl_computes_log_probabilities_in_it(monkeypatch, version, told):
-    """Hold it to what a run of TRL 1.9.0 and one of 1.16.0 made of both kinds of weights, with bf16 and without."""
+    """Hold bf16 and weights to runs of TRL 1.9.0 and 1.16.0; DeepSpeed and 1.15 were read."""
     monkeypatch.setattr(on_trl, "version_of", {"trl": version}.get)
     for settings, half in (
         (["bf16=false", "model_init_kwargs={dtype: bfloat16}"], True),

@@ -72,11 +72,11 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
-    exact = facts.get("float32", True)
+    exact = facts.get("float32", {})
     if isinstance(exact, str):
         yield in_half(host, exact)
-    elif exact is not True and (half := other(exact)):
-        so = " and ".join(f"with {name}={values[0]}" if values else f"without {name}" for name, values in exact.items())
+    elif half := other(exact):
+        so = " and ".join(f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items())
         yield in_half(half, f"{so} they are float32")
     yield _steps(host, facts, get, anchor)
     names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
