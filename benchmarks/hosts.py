@@ -16,14 +16,15 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
+import trl_versions
+from trl_versions import ROOT
+
 from bandpo_runs.provenance import source_commit
 
-ROOT, CSV = Path(__file__).parent.parent, Path(__file__).with_suffix(".csv")
+CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"
 LIMITS, RECIPES, CONFIG = "hosts/test_limits.py", "hosts/test_recipes.py", "cluster/test_verl_config.py"
 # The name of a trainer's package, or of its folder; its tests, by file and what their names hold; and what is run.
@@ -50,19 +51,15 @@ COLUMNS = ["host", "version", "run", "clip", "band", "python", "torch", "date", 
 
 def run(files: list[str]) -> list[tuple[str, str, str]]:
     """Return file, name and outcome of each test of the two claims in these files."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        own = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "cluster", *sys.path[1:])))}
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-W", "default", "-p", "no:cacheprovider"]
-        command += ["--continue-on-collection-errors", "-k", "clip or band or settings_pass"]
-        command += [f"--junitxml={report}", *(f"tests/{file}" for file in files)]
-        subprocess.run(command, cwd=ROOT, env=os.environ | own | {"VERL_PLATFORM": "cpu"}, check=False)
-        found = []
-        for case in ElementTree.parse(report).iter("testcase"):
-            bad = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
-            file = f"{case.get('classname', '').removeprefix('tests.').replace('.', '/')}.py"
-            found.append((file, case.get("name", ""), bad))
-        return found
+    suite = ["--continue-on-collection-errors", "-k", "clip or band or settings_pass", *(f"tests/{x}" for x in files)]
+    cases, printed = trl_versions.cases(sys.executable, suite, ROOT / "tests" / "cluster", *sys.path[1:])
+    print(printed)
+    found = []
+    for case in cases:
+        bad = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
+        file = f"{case.get('classname', '').removeprefix('tests.').replace('.', '/')}.py"
+        found.append((file, case.get("name", ""), bad))
+    return found
 
 
 def version_of(package: str) -> str | None:
@@ -100,27 +97,24 @@ def row(host: str, found: list[tuple[str, str, str]]) -> dict[str, str] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"of {', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", choices=HOSTS, metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if unknown := [host for host in args.hosts if host not in HOSTS]:
-        parser.error(f"unknown trainer {unknown[0]!r}; this command knows {', '.join(HOSTS)}")
     asked, commit = args.hosts or [*HOSTS], source_commit()
     found = run([*dict.fromkeys(file for host in asked for file in HOSTS[host][1].split())])
-    rows = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}
-    for one in rows.values():
+    ran = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}
+    for one in ran.values():
         print(one)
-    ran = [*rows.values()]
     if args.write:
         with CSV.open(newline="", encoding="utf-8") as file:
-            rows = {one["host"]: one for one in csv.DictReader(file)} | rows
+            rows = {one["host"]: one for one in csv.DictReader(file)} | ran
         with CSV.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows[host] for host in HOSTS if host in rows)
-    if missing := [host for host in args.hosts if host not in rows]:
+    if missing := [host for host in args.hosts if host not in ran]:
         raise SystemExit(f"no test of {', '.join(missing)} ran here")
-    raise SystemExit(any("failed" in one.get("clip", "") for one in ran))
+    raise SystemExit(any("failed" in one.get("clip", "") for one in ran.values()))
 
 
 if __name__ == "__main__":

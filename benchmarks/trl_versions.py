@@ -95,28 +95,15 @@ def environment(folder: Path, trl: str, transformers: str) -> Path:
     return python.absolute()
 
 
-def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
-    """How many tests passed, failed and were skipped, and the names of those that failed."""
-    own = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+def cases(python: Path | str, suite: list[str], *paths: Path | str) -> tuple[list[ElementTree.Element], str]:
+    """The tests of a run of pytest as its report has them, none where it made no report, and what it printed."""
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", *paths)))}
+    own |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "VERL_PLATFORM": "cpu"}
+    command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "", "-W", "default", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         done = subprocess.run(
-            [
-                python,
-                "-m",
-                "pytest",
-                "-q",
-                "-n",
-                "0",
-                "-m",
-                "",
-                "-W",
-                "default",
-                "-p",
-                "no:cacheprovider",
-                f"--junitxml={report}",
-                *suite,
-            ],
+            [*command, f"--junitxml={report}", *suite],
             cwd=ROOT,
             env=os.environ | own,
             stdout=subprocess.PIPE,
@@ -124,19 +111,24 @@ def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
             text=True,
             check=False,
         )
-        if not report.exists():
-            return {"passed": 0, "failed": 1, "skipped": 0}, done.stdout.splitlines()[-1:]
-        cases = list(ElementTree.parse(report).iter("testcase"))
+        return [*ElementTree.parse(report).iter("testcase")] if report.exists() else [], done.stdout
+
+
+def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
+    """How many tests passed, failed and were skipped, and the names of those that failed."""
+    found, printed = cases(python, suite)
+    if not found:
+        return {"passed": 0, "failed": 1, "skipped": 0}, printed.strip().splitlines()[-1:]
     bad = []
-    for case in cases:
+    for case in found:
         if case.find("failure") is not None:
             bad.append(case.get("name", "?"))
         elif (error := case.find("error")) is not None:  # in an import: the last line says which
             bad.append((re.findall(r"^E +(.*)", error.text or "", re.MULTILINE) or ["?"])[-1])
-    skipped = sum(case.find("skipped") is not None for case in cases)
+    skipped = sum(case.find("skipped") is not None for case in found)
     if bad:
-        print(done.stdout)
-    return {"passed": len(cases) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
+        print(printed)
+    return {"passed": len(found) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
 
 
 def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:

@@ -189,3 +189,4 @@ def test_the_list_is_of_all_trainers():
     rows = [*FILES, *RULES]
     for host in HOSTS.keys() | FACTS.keys():
         assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2 - (host == "ROLL"), host
+    assert len(FILES) + len(RULES) + len(CALLS) >= 20

@@ -34,7 +34,7 @@ AGGREGATION = {
     "dr_grpo": "seq-mean-token-sum-norm",
     "dapo": "token-mean",
 }
-# Before 1.9 TRL divided by the tokens of all the steps of a generation, not of one.
+# Before 1.9.1 TRL divided by the tokens of all the steps of a generation, not of one.
 DAPO_STEPS = 4 if Version(trl.__version__) >= Version("1.9.1") else 1
 
 
