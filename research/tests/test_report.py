@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import bandpo
 from research.bench.cells import cell, row_of
 from research.bench.labs import is_lab
 from research.report import __main__ as report
@@ -164,6 +165,11 @@ def test_some_rows_are_those_of_a_new_run():
         seeds = range(one.row["seeds"][0], one.row["seeds"][0] + 3)
         again = train(one.row["world"], [Learner(**one.row["learner"])], seeds)["final"][0]
         np.testing.assert_allclose(again, one.final[:3], rtol=0, atol=5.1e-5)  # four digits are kept
+
+
+def test_the_rule_of_every_row_can_be_read():
+    for one in rows.kept():
+        bandpo.objective(one.row["learner"]["objective"])
 
 
 TOLD = {"metric": "final", "lost_below": 0.05}
