@@ -2,7 +2,7 @@
 
     python -m research.measurements.lab_start     # writes research/measurements/lab_start.csv
 
-Of the warm start of scene `both`, on fresh prompts: the probability that an answer begins with working, with a guess,
+Of the warm start of scene `rare-and-noisy`, on fresh prompts: the probability that an answer begins with working, with a guess,
 or with neither, which is a bad answer; exact for each prompt, in the mean. And how often working ends right.
 """
 
@@ -18,7 +18,7 @@ from research.lab_settings import Settings
 
 CSV = Path(__file__).with_suffix(".csv")
 PROMPTS = 2000
-SCENE, START = "both", 0
+SCENE, START = "rare-and-noisy", 0
 
 
 @torch.no_grad()

@@ -179,7 +179,7 @@ def shape(one: Kept) -> tuple[int, int]:
 
 
 def scene_name(one: Kept) -> str:
-    """Return the name of the scene of its world, which pages say: `rare`, `lab both`."""
+    """Return the name of the scene of its world, which pages say: `rare`, `lab rare-and-noisy`."""
     return one.told["world"].partition(",")[0]
 
 

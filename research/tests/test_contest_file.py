@@ -259,4 +259,4 @@ def test_a_world_is_shown_in_words():
         name_of({"base": "rare and noisy", "p_bad": 0.2, "sgd": True, "hidden": False})
         == "rare and noisy, p bad 0.2, sgd, hidden False"
     )
-    assert name_of({"lab": "both", "start_seed": 0}) == "lab both, start seed 0"
+    assert name_of({"lab": "rare-and-noisy", "start_seed": 0}) == "lab rare-and-noisy, start seed 0"

@@ -194,7 +194,7 @@ def half_taught(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("scene", "rule"), [("storm", "grpo"), ("both", "band-kl")])
+@pytest.mark.parametrize(("scene", "rule"), [("storm", "grpo"), ("rare-and-noisy", "band-kl")])
 def test_a_run_with_trls_samples_is_trls_run(half_taught, tmp_path, monkeypatch, scene, rule):
     """Prompts, rewards, advantages, minibatches, steps, rows: all of `bandpo lab` but the drawing of the tokens. The
     random numbers behind those, of wrong rewards and of minibatches, are TRL's, too."""

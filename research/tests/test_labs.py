@@ -25,7 +25,7 @@ from research.bench.labs import GROUP, lab_of
 from research.bench.reading import make_contest
 
 FOLDER = Path(__file__).parents[1] / "contests"
-TINY = {"lab": "both", "rounds": 2, "start_seed": 0, "prompts": 2, "num_generations": 4, "num_iterations": 2}
+TINY = {"lab": "rare-and-noisy", "rounds": 2, "start_seed": 0, "prompts": 2, "num_generations": 4, "num_iterations": 2}
 CLIP = {"objective": {"type": "clip", "eps_low": 0.2, "eps_high": 0.5}, "learning_rate": 0.001}
 BAND = {"objective": {"type": "band", "delta": 0.05}, "learning_rate": 0.002, "positive_weight": 0.85}
 TWO_FAMILIES: list[dict[str, Any]] = [
@@ -86,7 +86,7 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
     monkeypatch.setattr(labs, "train", lambda *a, **k: asked.append((a, k)) or [[row(0.6, 1.0)]] * len(a[2]))
     run_cells([made(learner=BAND)])
     contracted = {"type": "tail_contracted", "region": CLIP["objective"]}
-    run_cells([made({"lab": "both"}, {**CLIP, "objective": contracted})])
+    run_cells([made({"lab": "rare-and-noisy"}, {**CLIP, "objective": contracted})])
     (settings, objective, seeds), more = asked[0]
     assert (settings.learning_rate, settings.rounds, settings.flip) == (0.002, 2, 0.05)
     assert (objective.trust_region.delta, objective.positive_weight, seeds) == (0.05, 0.85, [0, 1])
@@ -95,15 +95,15 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
 
 
 def test_the_key_is_that_of_the_content(monkeypatch):
-    both = made({"lab": "both"}).key
-    assert both == made({"lab": "both", "rounds": 64, "flip": 0.05}).key
-    others = [{"lab": "both", "rounds": 48}, {"lab": "both", "start_seed": 0}, {"lab": "storm"}, "rare and noisy"]
+    both = made({"lab": "rare-and-noisy"}).key
+    assert both == made({"lab": "rare-and-noisy", "rounds": 64, "flip": 0.05}).key
+    others = [{"lab": "rare-and-noisy", "rounds": 48}, {"lab": "rare-and-noisy", "start_seed": 0}, {"lab": "storm"}, "rare and noisy"]
     assert len({both, *(made(each).key for each in others)}) == 5
     for name, value in (("GROUP", 16), ("VERSION", 99)):
         with monkeypatch.context() as patch:
             patch.setattr(labs, name, value)
             cells._content.cache_clear()
-            assert made({"lab": "both"}).key != both
+            assert made({"lab": "rare-and-noisy"}).key != both
     cells._content.cache_clear()
 
 
@@ -113,8 +113,8 @@ def test_cells_of_the_lab_are_alone_since_each_takes_minutes():
 
 
 def test_a_world_of_the_lab_has_a_name():
-    assert name_of({"lab": "both"}) == "lab both"
-    assert name_of({"lab": "both", "start_seed": 0}) == "lab both, start seed 0"
+    assert name_of({"lab": "rare-and-noisy"}) == "lab rare-and-noisy"
+    assert name_of({"lab": "rare-and-noisy", "start_seed": 0}) == "lab rare-and-noisy, start seed 0"
 
 
 def controlled(kind: str, **law: Any) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def controlled(kind: str, **law: Any) -> dict[str, Any]:
 WORLDS = {
     "a scene": ({"lab": "bth"}, "worlds.0: scene must be one of"),
     "no scene": ({"lab": ["rare and noisy"]}, "worlds.0: scene must be one of"),
-    "a typo": ({"lab": "both", "round": 3}, "worlds.0: unknown key 'round' in lab, did you mean 'rounds'"),
-    "a world's field": ({"lab": "both", "epochs": 3}, "worlds.0: unknown key 'epochs' in lab"),
-    "the learner's": ({"lab": "both", "learning_rate": 0.1}, "worlds.0: learning_rate is not the lab's"),
-    "a value": ({"lab": "both", "rounds": 0}, "worlds.0: rounds must be a positive integer, got 0"),
-    "a word": ({"lab": "both", "flip": "much"}, "worlds.0: flip must be a number, got 'much'"),
-    "a start": ({"lab": "both", "start_seed": -1}, "worlds.0: start_seed must be a whole number of at least 0, got -1"),
+    "a typo": ({"lab": "rare-and-noisy", "round": 3}, "worlds.0: unknown key 'round' in lab, did you mean 'rounds'"),
+    "a world's field": ({"lab": "rare-and-noisy", "epochs": 3}, "worlds.0: unknown key 'epochs' in lab"),
+    "the learner's": ({"lab": "rare-and-noisy", "learning_rate": 0.1}, "worlds.0: learning_rate is not the lab's"),
+    "a value": ({"lab": "rare-and-noisy", "rounds": 0}, "worlds.0: rounds must be a positive integer, got 0"),
+    "a word": ({"lab": "rare-and-noisy", "flip": "much"}, "worlds.0: flip must be a number, got 'much'"),
+    "a start": ({"lab": "rare-and-noisy", "start_seed": -1}, "worlds.0: start_seed must be a whole number of at least 0, got -1"),
 }
 
 
@@ -143,29 +143,29 @@ def test_a_world_that_cannot_be_is_told_by_its_place(world, told):
 
 REFUSED = {
     "twice": (
-        {"worlds": [{"lab": "both"}, {"lab": "both", "rounds": 64}]}, r"worlds\.1: .* is there twice, as worlds\.0",
+        {"worlds": [{"lab": "rare-and-noisy"}, {"lab": "rare-and-noisy", "rounds": 64}]}, r"worlds\.1: .* is there twice, as worlds\.0",
     ),
     "a number": (
         {"numbers": ["final", "work", "kl"]},
-        r"numbers\.2: unknown number 'kl' of 'lab both', .* which has final, mean, half, work",
+        r"numbers\.2: unknown number 'kl' of 'lab rare-and-noisy', .* which has final, mean, half, work",
     ),
     "a controller": (
         {"families": [*TWO_FAMILIES, {"name": "moving", "objective": controlled("controlled", type="pi")}]},
-        "families.2: 'moving' cannot be in 'lab both', a scene of the lab: objective must not have a number that moves",
+        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have a number that moves",
     ),
     "a law": (
         {"families": [*TWO_FAMILIES, {"name": "by entropy",
             "objective": controlled("adaptive", type="tilt", of="entropy", gain=0.5)}]},
-        "families.2: 'by entropy' cannot be in 'lab both', .*moves in training",
+        "families.2: 'by entropy' cannot be in 'lab rare-and-noisy', .*moves in training",
     ),
     "a penalty of its own": (
         {"families": [*TWO_FAMILIES, {"name": "kl", "objective": {"type": "objective", "beta": 0.1}}]},
-        "families.2: 'kl' cannot be in 'lab both', .*beta must be 0.0",
+        "families.2: 'kl' cannot be in 'lab rare-and-noisy', .*beta must be 0.0",
     ),
     **{
         name: (
             {"controls": [{"name": "none"}, {"name": "other", name: value}]},
-            rf"controls\.1\.{name}: 'other' cannot be in 'lab both', .* positive_weight and objective alone",
+            rf"controls\.1\.{name}: 'other' cannot be in 'lab rare-and-noisy', .* positive_weight and objective alone",
         )
         for name, value in {"beta": 0.01, "entropy_bonus": 0.01, "balanced": True, "by_chance": True}.items()
     },
@@ -175,14 +175,14 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "told"), REFUSED.values(), ids=REFUSED)
 def test_what_the_lab_cannot_do_is_refused_before_anything_runs(changes, told):
     with pytest.raises(UserError, match=told):
-        make_contest(tiny(**{"worlds": ["rare and noisy", {"lab": "both"}], **changes}))
+        make_contest(tiny(**{"worlds": ["rare and noisy", {"lab": "rare-and-noisy"}], **changes}))
 
 
 def test_what_it_can_do_is_not_refused():
     upper = {"type": "by_sign", "positive": "$rule", "negative": {"type": "clip", "eps_low": 1, "eps_high": 9}}
     controls = [{"name": "none"}, {"name": "less", "positive_weight": 0.85}, {"name": "up", "objective": upper}]
     contest = make_contest(
-        tiny(worlds=["rare and noisy", {"lab": "tail", "rounds": 48}, {"lab": "both"}], controls=controls)
+        tiny(worlds=["rare and noisy", {"lab": "tail", "rounds": 48}, {"lab": "rare-and-noisy"}], controls=controls)
     )
     world = contest.worlds[1]
     assert labs.is_lab(world)
@@ -191,7 +191,7 @@ def test_what_it_can_do_is_not_refused():
     assert smaller.worlds == (
         {"base": "rare and noisy", "rounds": 4},
         {"lab": "tail", "rounds": 3},
-        {"lab": "both", "rounds": 4},
+        {"lab": "rare-and-noisy", "rounds": 4},
     )
 
 
@@ -205,7 +205,7 @@ def test_the_time_of_a_run_is_that_of_its_rounds(monkeypatch):
 
     monkeypatch.setattr(labs, "numbers_of", slow)
     monkeypatch.setattr(labs.time, "perf_counter", lambda: now[0])
-    assert seconds_a_run(make_contest(tiny(worlds=[{"lab": "both"}]))) == 64
+    assert seconds_a_run(make_contest(tiny(worlds=[{"lab": "rare-and-noisy"}]))) == 64
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_a_smoke_test_of_the_command(start, tmp_path, capsys):
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(tiny(numbers=["final", "work"], widen=False), sort_keys=False))
     assert main([str(tmp_path / "lab.yaml"), "--smoke", "--jobs", "1", "-o", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
-    assert "lab both, rounds 2, start seed 0, prompts 2" in out
+    assert "lab rare-and-noisy, rounds 2, start seed 0, prompts 2" in out
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 2 * (2 + 1 + 1)
 
 
@@ -251,13 +251,13 @@ def test_a_start_that_all_share_is_made_beforehand_and_told(monkeypatch):
     asked: list[Any] = []
     monkeypatch.setattr(labs, "warm_start", lambda *given: asked.append(given[:2]) or given[2]("made"))
     told: list[str] = []
-    labs.make_starts(["rare and noisy", {"lab": "tail", "start_seed": 7}, {"lab": "both"}], told.append)
+    labs.make_starts(["rare and noisy", {"lab": "tail", "start_seed": 7}, {"lab": "rare-and-noisy"}], told.append)
     assert (asked, told) == ([(0.005, 7)], ["made"])
 
 
 def test_the_contest_of_the_lab_has_families_of_the_first_contest():
     contest, both = (read_contest(FOLDER / f"{name}.yaml") for name in ("lab", "rare_and_noisy"))
-    assert contest.worlds == ({"lab": "both", "start_seed": 0},)
+    assert contest.worlds == ({"lab": "rare-and-noisy", "start_seed": 0},)
     assert {each.name: each.objective for each in contest.families}.items() <= {
         each.name: each.objective for each in both.families
     }.items()

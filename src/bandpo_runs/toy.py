@@ -89,7 +89,7 @@ SCENES = {
     ),
     # 4 prompts x 8 completions a round, as often as in storm, and some rewards wrong, without which all runs learn:
     # found by research/measurements/fast_lab_search.py.
-    "both": _scene(
+    "rare-and-noisy": _scene(
         0.01, "does a rare strategy live through small noisy batches used many times?", 0.2, 64,
         learning_rate=1e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
         per_device_train_batch_size=16, flip=0.05,

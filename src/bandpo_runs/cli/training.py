@@ -82,7 +82,7 @@ def demo(
 @app.command(epilog=RULES)
 def lab(
     ctx: Context,
-    scene: Annotated[Literal["tail", "storm", "both"], Option(help="Task to train on.")] = "tail",
+    scene: Annotated[Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")] = "tail",
     methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
     seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Number of seeds, or a list.")] = "2",
     rounds: Annotated[int | None, Option(help="Rounds of sampling and training. [default: the scene's]")] = None,
@@ -96,7 +96,7 @@ def lab(
 
     The same model learns the same task under each rule; a report follows. It needs no GPU and no download. It takes
     about 5 minutes on two cores, or 3 with --seeds 1, which is too few for a verdict. Scene tail shows what a clip
-    costs a rare good strategy. Scene storm shows what a clip protects. Scene both can lose a rare strategy.
+    costs a rare good strategy. Scene storm shows what a clip protects. Scene rare-and-noisy can lose a rare strategy.
     """
     from .show_training import compare_and_show
 

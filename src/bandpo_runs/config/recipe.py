@@ -81,7 +81,7 @@ class RunConfig(_Node):
 
     Attributes:
         label: the name of the rule in reports; made from `trust_region` by default.
-        scene: `tail`, `storm` or `both` of the lab, which sets what is not set here; None for a real model.
+        scene: `tail`, `storm` or `rare-and-noisy` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `lab` is the lab's own.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` for TRL.
         trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
@@ -98,7 +98,7 @@ class RunConfig(_Node):
     """
 
     label: str | None = None
-    scene: Literal["tail", "storm", "both"] | None = None
+    scene: Literal["tail", "storm", "rare-and-noisy"] | None = None
     model: str = "lab"
     data: DataConfig = DataConfig()
     reward: str = "lab"

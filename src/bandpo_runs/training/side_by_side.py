@@ -50,7 +50,7 @@ def plan(
     """Plan the runs of a comparison, seed by seed, so that whole seeds are done first.
 
     Args:
-        scene: `tail`, `storm` or `both`.
+        scene: `tail`, `storm` or `rare-and-noisy`.
         methods: what `bandpo.objective` reads: names of methods such as "gspo", rules such as "clip:0.2:1", nodes such
             as "{type: clip}".
         seeds: each gives one warm start, one order of prompts, one stream of samples.
