@@ -136,7 +136,7 @@ class Contest(_Part):
 
     Attributes:
         name: of the contest.
-        worlds: names of scenes, or their nodes, such as {base: rare, flip: 0.1}; of the lab such as {lab: rare-and-noisy}.
+        worlds: names of scenes, or their nodes, such as {base: rare, flip: 0.1}; of the lab such as {lab: tail}.
         per_world: choose and compare in each world alone; otherwise one setting is chosen for all, by its mean.
         metric: the number by which is chosen and compared, one of `LARGER_IS_BETTER`.
         lost_below: a run that ends with P("work") below this is lost: its rare strategy has died out.

@@ -24,8 +24,8 @@ _HEADLINES = (
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
     "trust region decides how fast a rare first token may grow.",
-    "rare-and-noisy": "A tiny model that almost never works step by step trains on small, noisy batches, each used many times. "
-    "Does the rare strategy live long enough to be learned?",
+    "rare-and-noisy": "A tiny model that almost never works step by step trains on small, noisy batches, each used many "
+    "times. Does the rare strategy live long enough to be learned?",
     "storm": "A tiny model that has the skill trains on small, noisy batches, each used many times. Does it keep it?",
 }
 LIMITS = {
@@ -36,8 +36,8 @@ LIMITS = {
     "storm": "The storm scene asks what a clip protects. Over five seeds (benchmarks/lab.csv), training without a clip "
     "mostly lost a skill that was there, and every clip mostly kept it. An unlucky seed was lost under all rules. A "
     "few seeds on one small task show that a clip matters; they do not rank the clips.",
-    "rare-and-noisy": "The rare-and-noisy scene asks whether a rare strategy lives until it has been learned. A few rewards are inverted. "
-    "Under GRPO’s clip about a third of the runs lost it for good (5 of 16, "  # noqa: RUF001
+    "rare-and-noisy": "The rare-and-noisy scene asks whether a rare strategy lives until it has been learned. A few "
+    "rewards are inverted. Under GRPO’s clip about a third of the runs lost it for good (5 of 16, "  # noqa: RUF001
     "research/measurements/fast_lab_search.csv). The count of lost runs decides, and it takes dozens of seeds to "
     "compare. The scene was made to have this property; it does not say how often real runs have it.",
 }
