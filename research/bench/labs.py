@@ -1,7 +1,7 @@
 """Scenes of the lab as worlds of a contest: runs of the transformer, in the lab's own loop.
 
-Their node says `lab`, a scene's name, and what is different: {lab: tail, rounds: 48, start_seed: 0}. What a run gives is
-measured on samples, where a world knows the expectation.
+Their node says `lab`, a scene's name, and what is different: {lab: tail, rounds: 48, start_seed: 0}. What a run gives
+is measured on samples, where a world knows the expectation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CONTROLS = ("positive_weight", "objective")
 # Of what a run gives: to be raised when the loop or a warm start gives other numbers, so that rows of before are not
 # taken.
 VERSION = 1
-# Rounds at the end over which a run is judged: by 192 answers in `rare-and-noisy`, so that a share has a standard error of
-# at most 0.036; and by three rounds' P("work"), which is exact for the prompts of a round.
+# Rounds at the end over which a run is judged: by 192 answers in `rare-and-noisy`, so that a share has a standard error
+# of at most 0.036; and by three rounds' P("work"), which is exact for the prompts of a round.
 _LAST, _LAST_WORK = 6, 3
 
 

@@ -2,8 +2,8 @@
 
     python -m research.measurements.lab_start     # writes research/measurements/lab_start.csv
 
-Of the warm start of scene `rare-and-noisy`, on fresh prompts: the probability that an answer begins with working, with a
-guess, or with neither, which is a bad answer; exact for each prompt, in the mean. And how often working ends right.
+Of the warm start of scene `rare-and-noisy`, on fresh prompts: the probability that an answer begins with working, with
+a guess, or with neither, which is a bad answer; exact for each prompt, in the mean. And how often working ends right.
 """
 
 import csv

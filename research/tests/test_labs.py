@@ -156,7 +156,7 @@ REFUSED = {
     ),
     "a controller": (
         {"families": [*TWO_FAMILIES, {"name": "moving", "objective": controlled("controlled", type="pi")}]},
-        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have a number that",
+        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have",
     ),
     "a law": (
         {"families": [*TWO_FAMILIES, {"name": "by entropy",

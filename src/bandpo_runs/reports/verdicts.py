@@ -24,8 +24,8 @@ _HEADLINES = (
 SCENES = {
     "tail": "A tiny model can work step by step but almost never does. Does reward teach it that working pays? The "
     "trust region decides how fast a rare first token may grow.",
-    "rare-and-noisy": "A tiny model that almost never works step by step trains on small, noisy batches, each used many "
-    "times. Does the rare strategy live long enough to be learned?",
+    "rare-and-noisy": "A tiny model that almost never works step by step trains on small, noisy batches, each used "
+    "many times. Does the rare strategy live long enough to be learned?",
     "storm": "A tiny model that has the skill trains on small, noisy batches, each used many times. Does it keep it?",
 }
 LIMITS = {
