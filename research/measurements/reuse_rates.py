@@ -67,6 +67,8 @@ def main() -> None:
     if CSV.exists():
         with CSV.open(newline="") as file:
             done = {tuple(row[name] for name in COLUMNS[:5]): row for row in csv.DictReader(file)}
+    judged = {(*one.place, one.told["family"], one.setting) for one in kept()}
+    done = {key: row for key, row in done.items() if key in judged}  # a contest may have chosen anew
     for one in kept():
         contest, _, control = key = one.place
         known = done.get((*key, one.told["family"], one.setting))

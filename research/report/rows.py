@@ -67,6 +67,11 @@ class Kept:
         return extinction_rate(np.array([0.0 if x is None else x for x in self.row["work"]]), GONE)
 
     @property
+    def outside(self) -> str:
+        """The share of tokens outside its rule, in percent; "" if it was not measured."""
+        return _measured().get((*self.place, self.told["family"], self.setting), "")
+
+    @property
     def half(self) -> float:
         return float(np.mean(self.row["half"]))
 
@@ -184,15 +189,16 @@ def scene_name(one: Kept) -> str:
 
 
 @functools.cache
-def outside() -> dict[tuple[tuple[str, str, str], str], str]:
-    """Return the share of tokens outside each rule that was measured, in percent, by place and family."""
+def _measured() -> dict[tuple[str, ...], str]:
+    """Return the share of tokens outside each rule that was measured, in percent, by place, family and setting."""
+    names = ("contest", "world", "control", "family", "setting")
     with RATES.open(encoding="utf-8", newline="") as file:
-        return {((x["contest"], x["world"], x["control"]), x["family"]): x["percent"] for x in csv.DictReader(file)}
+        return {tuple(row[name] for name in names): row["percent"] for row in csv.DictReader(file)}
 
 
 def as_csv(some: Sequence[Kept]) -> str:
     """Return rows as a table: reward and difference have three digits, with 95 % intervals over seeds."""
-    made, shares = io.StringIO(), outside()
+    made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in some:
@@ -203,7 +209,7 @@ def as_csv(some: Sequence[Kept]) -> str:
         writer.writerow([
             one.id, *one.place, *shape(one), one.told["family"], one.setting, *ends,
             base.told["family"] if base else "", "" if p is None or not pair else f"{p:.4f}",
-            shares.get((one.place, one.told["family"]), ""), f"{100 * one.lost.value:.1f}", f"{one.half:.1f}",
+            one.outside, f"{100 * one.lost.value:.1f}", f"{one.half:.1f}",
             one.row["seeds"][1], one.told["searched"] + one.told["more"], "yes" if one.told["edges"] else "",
         ])  # fmt: skip
     return made.getvalue()
@@ -224,8 +230,7 @@ def forms(one: Kept | Pair) -> list[str]:
         side = f"{number(abs(x.value))} {'below' if x.value < 0 else 'above'}"
         return [number(x.value, "+"), with_interval(x, "+"), side]
     told = [number(one.value.value), with_interval(one.value), f"{100 * one.lost.value:.1f} %", one.setting]
-    share = outside().get((one.place, one.told["family"]))
-    return told if share is None else [*told, f"{float(share):.2f} %"]
+    return [*told, f"{float(one.outside):.2f} %"] if one.outside else told
 
 
 def of_link(first: str, second: str) -> Kept | Pair:

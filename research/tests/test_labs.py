@@ -95,16 +95,16 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
 
 
 def test_the_key_is_that_of_the_content(monkeypatch):
-    both = made({"lab": "rare-and-noisy"}).key
-    assert both == made({"lab": "rare-and-noisy", "rounds": 64, "flip": 0.05}).key
+    key = made({"lab": "rare-and-noisy"}).key
+    assert key == made({"lab": "rare-and-noisy", "rounds": 64, "flip": 0.05}).key
     changes = {"rounds": 48}, {"start_seed": 0}
     others = [*({"lab": "rare-and-noisy", **each} for each in changes), {"lab": "storm"}, "rare and noisy"]
-    assert len({both, *(made(each).key for each in others)}) == 5
+    assert len({key, *(made(each).key for each in others)}) == 5
     for name, value in (("GROUP", 16), ("VERSION", 99)):
         with monkeypatch.context() as patch:
             patch.setattr(labs, name, value)
             cells._content.cache_clear()
-            assert made({"lab": "rare-and-noisy"}).key != both
+            assert made({"lab": "rare-and-noisy"}).key != key
     cells._content.cache_clear()
 
 
@@ -134,7 +134,7 @@ WORLDS = {
     "a word": ({"lab": "rare-and-noisy", "flip": "much"}, "worlds.0: flip must be a number, got 'much'"),
     "a start": (
         {"lab": "rare-and-noisy", "start_seed": -1},
-        "worlds.0: start_seed must be a whole number of at least 0",
+        "worlds.0: start_seed must be a whole number of at least 0, got",
     ),
 }
 
@@ -261,10 +261,10 @@ def test_a_start_that_all_share_is_made_beforehand_and_told(monkeypatch):
 
 
 def test_the_contest_of_the_lab_has_families_of_the_first_contest():
-    contest, both = (read_contest(FOLDER / f"{name}.yaml") for name in ("lab", "rare_and_noisy"))
+    contest, other = (read_contest(FOLDER / f"{name}.yaml") for name in ("lab", "rare_and_noisy"))
     assert contest.worlds == ({"lab": "rare-and-noisy", "start_seed": 0},)
     assert {each.name: each.objective for each in contest.families}.items() <= {
-        each.name: each.objective for each in both.families
+        each.name: each.objective for each in other.families
     }.items()
     assert contest.searched == 16
     rates = {rate for family in contest.families for rate in contest.axes(family)["learning_rate"]}

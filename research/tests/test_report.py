@@ -47,7 +47,7 @@ def test_every_result_on_the_page_is_linked_to_its_row():
 
 
 def test_what_is_said_of_fourteen_rules_is_true_of_each():
-    """Within .02 at one use; in the calibrated world no gain beyond about a hundredth later; in fork all gain."""
+    """Within .02 at one use; later no gain beyond about a hundredth, and in fork no loss either."""
     gaps = {}
     with report.ROWS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -60,10 +60,11 @@ def test_what_is_said_of_fourteen_rules_is_true_of_each():
     gaps = {place: np.array(found) for place, found in gaps.items() if place[0] in ("calibrated", "fork")}
     assert {len(found) for found in gaps.values()} == {14}
     for (world, uses, _), found in gaps.items():
-        if world == "calibrated":
-            assert (abs(found) < 0.02).all() if uses == 1 else (found[:, 0] < 0.0115).all()
-    assert (gaps["fork", 4, 4][:, 1] > 0).all()
-    assert gaps["fork", 4, 4][:, 0].max() == pytest.approx(0.01, abs=0.0015)
+        if world == "calibrated" and uses == 1:
+            assert (abs(found) < 0.02).all()
+        assert (found[:, 0] < 0.0115).all()
+        if world == "fork":
+            assert (found[:, 0] > -0.0115).all()
 
 
 def test_the_page_is_read_in_three_minutes():
@@ -82,6 +83,13 @@ def test_every_line_of_advice_names_its_uses_and_its_world():
         regime = line.split("|")[2]
         assert re.search(r"\b[1248](?: to 8)? uses?\b", regime), line
         assert any(f"`{name}`" in regime for name in worlds), line
+
+
+def test_shares_outside_are_of_settings_that_were_judged():
+    names = ("contest", "world", "control", "family", "setting")
+    with rows.RATES.open(encoding="utf-8", newline="") as file:
+        measured = {tuple(row[name] for name in names) for row in csv.DictReader(file)}
+    assert measured <= {(*one.place, one.told["family"], one.setting) for one in rows.kept()}
 
 
 def test_the_table_of_rows_is_that_of_the_contests():
