@@ -69,7 +69,7 @@ class Kept:
     @property
     def outside(self) -> str:
         """The share of tokens outside its rule, in percent; "" if it was not measured."""
-        return _measured().get((*self.place, self.told["family"], self.setting), "")
+        return measured().get((*self.place, self.told["family"], self.setting), "")
 
     @property
     def half(self) -> float:
@@ -189,7 +189,7 @@ def scene_name(one: Kept) -> str:
 
 
 @functools.cache
-def _measured() -> dict[tuple[str, ...], str]:
+def measured() -> dict[tuple[str, ...], str]:
     """Return the share of tokens outside each rule that was measured, in percent, by place, family and setting."""
     names = ("contest", "world", "control", "family", "setting")
     with RATES.open(encoding="utf-8", newline="") as file:

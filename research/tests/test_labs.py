@@ -134,7 +134,7 @@ WORLDS = {
     "a word": ({"lab": "rare-and-noisy", "flip": "much"}, "worlds.0: flip must be a number, got 'much'"),
     "a start": (
         {"lab": "rare-and-noisy", "start_seed": -1},
-        "worlds.0: start_seed must be a whole number of at least 0, got",
+        "worlds.0: start_seed must be a whole number of at least 0, got -1",
     ),
 }
 
@@ -156,7 +156,8 @@ REFUSED = {
     ),
     "a controller": (
         {"families": [*TWO_FAMILIES, {"name": "moving", "objective": controlled("controlled", type="pi")}]},
-        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have",
+        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have "
+        "a number that moves",
     ),
     "a law": (
         {"families": [*TWO_FAMILIES, {"name": "by entropy",

@@ -63,8 +63,11 @@ def test_what_is_said_of_fourteen_rules_is_true_of_each():
         if world == "calibrated" and uses == 1:
             assert (abs(found) < 0.02).all()
         assert (found[:, 0] < 0.0115).all()
+        assert (found[:, 2] < 0.02).all()
         if world == "fork":
             assert (found[:, 0] > -0.0115).all()
+    assert (gaps["fork", 4, 4][:, 1] > 0).all()
+    assert gaps["fork", 4, 4][:, 0].max() == pytest.approx(0.01, abs=0.0015)
 
 
 def test_the_page_is_read_in_three_minutes():
@@ -86,10 +89,9 @@ def test_every_line_of_advice_names_its_uses_and_its_world():
 
 
 def test_shares_outside_are_of_settings_that_were_judged():
-    names = ("contest", "world", "control", "family", "setting")
-    with rows.RATES.open(encoding="utf-8", newline="") as file:
-        measured = {tuple(row[name] for name in names) for row in csv.DictReader(file)}
-    assert measured <= {(*one.place, one.told["family"], one.setting) for one in rows.kept()}
+    judged = {(*one.place, one.told["family"], one.setting): one for one in rows.kept()}
+    assert rows.measured().keys() <= judged.keys()
+    assert all(judged[key].outside == share for key, share in rows.measured().items())
 
 
 def test_the_table_of_rows_is_that_of_the_contests():

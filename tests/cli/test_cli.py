@@ -119,7 +119,8 @@ MISTAKES = {
     "lab --seeds=-1,2": "got '-1,2'",
     # With no rounds: were they accepted, it would take minutes to tell.
     "lab --rounds=0 --jobs 0": "invalid value for '--jobs': must be a positive number, got '0'",
-    "lab --rounds=0 --scene calm": "invalid value for '--scene': 'calm' is not one of 'tail', 'storm', ",
+    "lab --rounds=0 --scene calm": "invalid value for '--scene': 'calm' is not one of 'tail', 'storm', "
+    "'rare-and-noisy' (see",
     "lab --rounds=0 --lr fast": "invalid value for '--lr': Input should be a valid number, ",
     "lab --rounds=0 --methods ,": "invalid value for '--methods': nothing is given (see bandpo lab",
     "explain": "missing argument 'RULE' (see bandpo explain --help)",
