@@ -65,7 +65,8 @@ ABSENT = [
         "digest of the paper those that PPO would clip",
     ),
     ("BAPO", "2510.18927", "searches its bounds anew in each batch, by the share of A > 0 in the whole loss"),
-    ("NSR", "2605.22703", "keeps some tokens beyond the bound, drawn at random; no interval does that"),
+    ("W-REINFORCE, NSR", "2506.01347", "positive advantages x 0.1, or x 0: `positive_weight`, with any rule"),
+    ("stochastic rescue", "2605.22703", "keeps some tokens beyond the bound, drawn at random; no interval does that"),
     ("TROLL", "2510.03817", "projects a token's whole distribution; a rule sees one probability of it"),
     (
         "GAPO, ERC, A-3PO, CPPO",
@@ -112,7 +113,7 @@ NOT_HERE = """
 
 A name stands for a rule and an average; *lines* are for your own loop. Read were the papers of M2PO, BAPO and A-GRAE,
 the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM), TRL (OPSM) and AReaL (M2PO), SkyRL's page on REPO-R;
-of FADE, ADAPO, NSR and TROLL a digest.
+of FADE, ADAPO, stochastic rescue and TROLL a digest, of W-REINFORCE the abstract and the code.
 
 | name | paper | why |
 | --- | --- | --- |

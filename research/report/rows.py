@@ -129,8 +129,8 @@ def kept() -> tuple[Kept, ...]:
             seeds = range(first, first + count)
             if cell(one.row["world"], one.row["learner"], seeds, one.told["numbers"]).key != one.row["key"]:
                 raise ValueError(f"{path.name}, {one.id}: the key belongs to another world, learner or seeds")
-            if keys.setdefault(found[-1].id, found[-1].row["key"]) != found[-1].row["key"]:
-                raise ValueError(f"two rows have the id {found[-1].id}: take more digits")
+            if keys.setdefault(one.id, one.row["key"]) != one.row["key"]:
+                raise ValueError(f"two rows have the id {one.id}: take more digits")
     return tuple(found)
 
 
@@ -228,9 +228,8 @@ def forms(one: Kept | Pair) -> list[str]:
     if isinstance(one, Pair):
         x = one.difference
         side = f"{number(abs(x.value))} {'below' if x.value < 0 else 'above'}"
-        return [number(x.value, "+"), with_interval(x, "+"), side]
-    told = [number(one.value.value), with_interval(one.value), f"{100 * one.lost.value:.1f} %", one.setting]
-    return [*told, f"{float(one.outside):.2f} %"] if one.outside else told
+        return [number(x.value, "+"), with_interval(x, "+"), side] + ["level"] * (x.low <= 0 <= x.high)
+    return [number(one.value.value), *([f"{float(one.outside):.2g} %"] if one.outside else [])]
 
 
 def of_link(first: str, second: str) -> Kept | Pair:

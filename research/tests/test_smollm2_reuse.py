@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import recipe
 import torch
@@ -150,8 +152,12 @@ def test_the_report_says_what_the_rows_say():
     assert seeds == [*range(100, 100 + len(seeds))]
     values = {rule: {seed: found[seed] for seed in seeds} for rule, found in values.items()}
     page = (ROOT / "docs" / "report" / "index.md").read_text(encoding="utf-8")
-    clip, weight, band = (smollm2_reuse.minus_no_clip(rule, values) for rule in [*smollm2_reuse.RULES][1:])
-    said = f"on {len(seeds)} seeds GRPO's `0.2` ends {clip} from no clip, the weight {weight}, Band-KL `0.05` {band}."
+    found = (smollm2_reuse.minus_no_clip(rule, values) for rule in [*smollm2_reuse.RULES][1:])
+    ends = [[float(x) for x in re.findall(r"[+-][.\d]+", one)] for one in found]
+    assert all(low < 0 < high for _, low, high in ends)
+    (clip, weight, band), halves = ([one[0] for one in ends], sorted((high - low) / 2 for _, low, high in ends))
+    said = f"on {len(seeds)} seeds GRPO's `0.2` ends {clip:+.3f} from no clip, the weighted clip {weight:+.3f}, "
+    said += f"Band-KL `0.05` {band:+.3f}, all level, with intervals of {halves[0]:.2f} to {halves[-1]:.2f} to each side"
     assert said in page
 
 

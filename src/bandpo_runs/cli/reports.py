@@ -29,7 +29,7 @@ def explain(
     vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="Second rule, to show beside the first.")] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
-    from bandpo.doctor import AT_ONE_USE, EIGHT, ONCE
+    from bandpo.doctor import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
     from bandpo.integrations import HOSTS, trainers_that_run
 
@@ -39,9 +39,7 @@ def explain(
         trainers = [(trainers_that_run(value), trainers_that_run(value, anchor="sampler")) for value in rules]
         print(wrapped(explain(first, p or [], vs, width())))
         yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
-        print(
-            wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(AT_ONE_USE)}; {EIGHT}. {yours}.")
-        )
+        print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bandpo.doctor import AT_ONE_USE, EIGHT, ONCE, Finding, not_loaded, own_type
+from bandpo.doctor import MORE, ONCE, OUTSIDE, Finding, not_loaded, own_type
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
@@ -44,9 +44,9 @@ _OF_TRL = (
 )
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# By a rate of all tokens that are outside, and by one of those that lose their gradient, as most trainers', in percent:
-# the share that ONCE tells of. What is no more than it is called few; that limit is ours.
-_AT_ONE_USE = {False: AT_ONE_USE, True: 0.12}
+# By a rate of all tokens that are outside, and by one of those that lose their gradient, as most trainers': what ONCE
+# tells of, and its percent. What is no more than it is called few; that limit is ours.
+_AT_ONE_USE = {False: (OUTSIDE, 0.2), True: ("0.12 % of tokens were clipped by GRPO's rule", 0.12)}
 _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
 
@@ -320,7 +320,7 @@ def _clip(path: Path, log: Followed) -> Finding:
     if known.any():
         said = f"{known.mean():.2g} % of the tokens {'are clipped' if sided else 'are outside'}"
         spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
-        word, cure = _meant(known.mean(), _AT_ONE_USE[sided])
+        word, cure = _meant(known.mean(), *_AT_ONE_USE[sided])
         return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
     ratios = [
         abs(row[key])
@@ -338,11 +338,13 @@ def _clip(path: Path, log: Followed) -> Finding:
     return Finding("warning", what, "bandpo calibrate finds the number at which a rule acts; docs/choose.md")
 
 
-def _meant(percent: float, seen: float) -> tuple[str, str]:
+def _meant(percent: float, seen: str, few: float) -> tuple[str, str]:
     """Say what a share means, and what was seen at such a one."""
-    if percent <= seen:
+    if percent <= few:
         so = f"this run is one without a clip, but for {percent:.2g} % of the tokens: the rule can hardly matter"
-        cure = f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. Where something rare"
-        return so, f"{cure} may die out, an entropy bonus of 0.01 or good answers x 0.85 can: docs/choose.md"
-    so = "the rule acts on few tokens, and may matter a little" if percent < 1 else "the rule can matter"
-    return so, f"train without a clip, too, with its own learning rate. {ONCE.format(seen)}; {EIGHT}. docs/choose.md"
+        cure = (
+            f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. Where something rare "
+        )
+        return so, cure + "may die out, an entropy bonus of 0.01 or positive advantages x 0.85 may help: docs/choose.md"
+    so = "the rule acts on few tokens, and may matter" if percent < 1 else "the rule can matter"
+    return so, f"train without a clip, too, with its own learning rate. {ONCE.format(seen)}; {MORE}. docs/choose.md"
