@@ -35,6 +35,7 @@ def test_every_contest_has_the_same_rules_and_the_same_answers(name):
     scenes = [scene(world) for world in read.worlds]
     assert {each.prompts_per_round for each in scenes} == {16}
     assert all(each.epochs * each.minibatches == 16 or each.minibatches == 4 for each in scenes)
+    assert {each.epochs for each in scenes} <= {1, 2, 4, 8}
 
 
 def test_each_world_is_at_one_to_eight_uses_at_equal_steps_and_at_four_mini_batches():
@@ -44,6 +45,13 @@ def test_each_world_is_at_one_to_eight_uses_at_equal_steps_and_at_four_mini_batc
             found.setdefault(world["base"], set()).add((scene(world).epochs, scene(world).minibatches))
     every = {(1, 16), (2, 8), (4, 4), (8, 2), *itertools.product((1, 2, 8), (4,))}
     assert found == dict.fromkeys(("calibrated", "rare and noisy", "fork"), every)
+
+
+def test_tighter_clips_and_bands_are_in_the_same_worlds_on_the_same_seeds():
+    narrow, others = (read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("rare_narrow", "others"))
+    rare = [world for world in others.worlds if world["base"] == "rare and noisy"]
+    assert sorted(map(str, narrow.worlds)) == sorted(map(str, rare))
+    assert narrow.stages == others.stages
 
 
 def test_age_and_sampler_are_of_the_first_world_at_one_use():
@@ -92,6 +100,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     with (root / "research" / "measurements" / "learning_rate.csv").open(newline="") as file:
         _, half, twice, as_public = csv.DictReader(file)
     assert 0.12 <= float(as_public["percent"]) <= 0.15
+    assert -0.02 < float(as_public["low"]) < 0 < float(as_public["high"])
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
     said = (root / "src" / "bandpo_runs" / "training" / "doctor.py").read_text()
     assert f"half the best rate cost {half}." in said
@@ -100,12 +109,13 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     rows = judged()
     more = {place for place, _ in rows if place[0] in ("reuse more", "reuse eight") and place[2] == "none"}
     clip, band = (
-        sorted(Pair(rows[place, rule], rows[place, "no clip"]).difference.value for place in more)
+        sorted(Pair(rows[place, rule], rows[place, "no clip"]).difference for place in more)
         for rule in ("GRPO .2/.2", "Band-KL .05")
     )
     assert len(more) == 5
-    assert f"GRPO's clip ended {-clip[-1]:.3f} to {-clip[0]:.3f} below no clip" in doctor.MORE
-    assert f"Band-KL 0.05 {band[0]:.3f} to {band[-1]:.3f} above" in doctor.MORE
+    assert f"GRPO's clip ended {-clip[-1].value:.3f} to {-clip[0].value:.3f} below no clip" in doctor.MORE
+    assert f"Band-KL 0.05 level with it to {band[-1].value:.3f} above" in doctor.MORE
+    assert band[0].low < 0 < band[0].high
     once = {key: one for key, one in rows.items() if key[0][0] == "reuse once" and key[1] != "no clip"}
     ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
     assert max(abs(end) for each in ends for end in each) < 0.02
