@@ -36,6 +36,7 @@ def main() -> None:
     learners = [Learner(**rule | {"learning_rate": rate}) for rule, rate in zip(rules, rates, strict=True)]
     rewards = np.asarray(train(none["world"], learners, range(first, first + count))["final"])
     outside = [shares(none["world"], learners[-1], first + i)[0] for i in range(16)]
+    commit = source_commit()  # before the file is another one
     told = [f"{statistics.fmean(outside):.3f}", f"{statistics.stdev(outside) / len(outside) ** 0.5:.3f}"]
     with CSV.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -44,7 +45,7 @@ def main() -> None:
             ends = bootstrap(lambda x, y: (x - y).mean(-1), reward, rewards[0])
             name, share = ("GRPO .2/.2", told) if learner is learners[-1] else ("no clip", ["0", "0"])
             numbers = [f"{rate:.4f}", f"{reward.mean():.3f}", *(f"{x:+.3f}" for x in ends), count]
-            writer.writerow([name, *numbers, *share, source_commit()])
+            writer.writerow([name, *numbers, *share, commit])
 
 
 if __name__ == "__main__":
