@@ -7,7 +7,8 @@ rule's interval, whatever the sign of their advantage, over all tokens. The publ
 `cut/fraction`, the part of them that loses its gradient, which TRL and verl log; `error` is the standard error of
 `percent`. The rule has the setting and the learning rate that its contest chose. Worlds keep no such number, so that
 the runs are made again, on the first judging seeds and by the engine in torch. Of the three published rules in the
-calibrated world they are sixteen at one use of each answer and eight at more, else two.
+calibrated world they are sixteen at one use of each answer and eight at more, else two. The oldest rows have no `error`
+and no `cut`.
 """
 
 from __future__ import annotations
