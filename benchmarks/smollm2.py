@@ -1,22 +1,17 @@
-"""Does a pretrained model learn, and better under another rule? SmolLM2-135M-Instruct on chain_sum of reasoning_gym.
+"""Does a pretrained model learn? SmolLM2-135M-Instruct on chain_sum of reasoning_gym.
 
     python examples/smollm2.py models/smollm2
     python benchmarks/smollm2.py recipes/smollm2/band-kl.yaml [more recipes] [--seeds 0 1 2] [--set rounds=12 ...]
-    python benchmarks/smollm2.py --summary [--baseline "Clip 0.02/1.0"]
 
 A run gives rows in benchmarks/smollm2.csv: the share of right answers at temperature 1 before and after, on questions
 that were not trained on, with 95 % intervals over questions; and the mean reward over all rounds of the training. A run
-that has its rows is not trained again, and one that was interrupted goes on.
-
-The summary, benchmarks/smollm2_summary.csv, is over runs that differ in nothing but rule and seed: means, and
-differences from the baseline on the seeds that both have, with 95 % intervals of Student's t over runs. Nothing is
-adjusted for there being several rules and measures. Fewer than three runs are not summed up.
+that has its rows is not trained again, and one that was interrupted goes on. Rules are compared by
+research/measurements/smollm2_reuse.py, each with a learning rate of its own.
 """
 
 import argparse
 import csv
 import hashlib
-import io
 import json
 import statistics
 from pathlib import Path
@@ -27,18 +22,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo_runs.config.recipe import RunConfig, load
 from bandpo_runs.data.rows import rows_and_reward
-from bandpo_runs.files.writing import write_atomically
 from bandpo_runs.provenance import hardware, source_commit, versions
-from bandpo_runs.statistics.intervals import Spread, clustered_error, training_runs
+from bandpo_runs.statistics.intervals import Spread, clustered_error
 from bandpo_runs.training.on_trl import run
 
 CSV = Path(__file__).with_suffix(".csv")
-SUMMARY = CSV.with_stem("smollm2_summary")
-SHARED = ("settings", "rounds", "completions", "learning_rate")  # of runs that are compared
-MADE_BY = ("seconds", "hardware", "torch")
-COLUMNS: tuple[str, ...] = ("rule", "seed", *SHARED, "measure", "value", "low", "high", *MADE_BY, "commit")
+COLUMNS: tuple[str, ...] = (
+    "rule", "seed", "settings", "rounds", "completions", "learning_rate", "measure", "value", "low", "high",
+    "seconds", "hardware", "torch", "commit",
+)  # fmt: skip
 SAMPLES = 16
-ENOUGH = 3  # runs for an interval: two that happen to end alike would seem to know it all
 
 
 @torch.no_grad()
@@ -77,8 +70,8 @@ def read() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def row(told: dict[str, Any], measure: str, found: Spread | float, lowest: float = 0.0) -> dict[str, Any]:
-    value, interval = (found.value, found.interval(low=lowest)) if isinstance(found, Spread) else (found, None)
+def row(told: dict[str, Any], measure: str, found: Spread | float) -> dict[str, Any]:
+    value, interval = (found.value, found.interval(low=0.0)) if isinstance(found, Spread) else (found, None)
     bounds = {name: f"{x:.4f}" for name, x in interval._asdict().items()} if interval else {}
     return {**told, "measure": measure, "value": f"{value:.4f}", **bounds}
 
@@ -136,43 +129,11 @@ def _say(name: str, one: dict[str, Any]) -> None:
         print(f"{name}: round {one['round']}, reward {one['reward']:.3f}", flush=True)
 
 
-def summarize(baseline: str) -> None:
-    values: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
-    for one in read():
-        if one["measure"] != "right before":
-            rules = values.setdefault(tuple(one[name] for name in (*SHARED, "measure")), {})
-            rules.setdefault(one["rule"], {})[one["seed"]] = float(one["value"])
-    out: list[dict[str, Any]] = []
-    for (*shared, measure), rules in values.items():
-        base = rules.get(baseline, {})
-        for rule, found in rules.items():
-            common = [seed for seed in found if seed in base and rule != baseline]
-            for name, each in (
-                (measure, found),
-                (f"{measure}, minus {baseline}", {seed: found[seed] - base[seed] for seed in common}),
-            ):
-                if len(each) >= ENOUGH and (mean := training_runs(list(each.values()))) is not None:
-                    told = {"rule": rule, "seed": " ".join(each), **dict(zip(SHARED, shared, strict=True))}
-                    lowest = 0.0 if name == measure else -1.0
-                    out.append(row(told, name, mean, lowest) | {"commit": source_commit()})
-    if not any(one["measure"].endswith(f"minus {baseline}") for one in out):
-        raise SystemExit(f"no rule has {ENOUGH} runs with the settings and seeds of {ENOUGH} of {baseline!r}")
-    for one in out:
-        print(", ".join(str(one[name]) for name in ("rule", "seed", "measure", "value", "low", "high")))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [name for name in COLUMNS if name not in MADE_BY], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(out)
-    write_atomically(SUMMARY, text.getvalue().encode())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*")
+    parser.add_argument("recipes", nargs="+")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the recipes")
-    parser.add_argument("--summary", action="store_true")
-    parser.add_argument("--baseline", default="Clip 0.02/1.0", metavar="RULE")
     args = parser.parse_args()
     before: dict[str, Spread] = {}
     for seed in args.seeds:
@@ -182,8 +143,6 @@ def main() -> None:
             if config.threads:
                 torch.set_num_threads(config.threads)
             train(config, before)
-    if args.summary:
-        summarize(args.baseline)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""benchmarks/smollm2.py: what its rows say of runs, here of a tiny model, and what the summary makes of them."""
+"""benchmarks/smollm2.py: what its rows say of runs, here of a tiny model."""
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import statistics
@@ -28,7 +27,6 @@ def no_run(*arguments, **options):
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "CSV", tmp_path / "smollm2.csv")
-    monkeypatch.setattr(smollm2, "SUMMARY", tmp_path / "summary.csv")
     return smollm2.read
 
 
@@ -67,40 +65,3 @@ def test_a_run_gives_its_rows_once(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [*command, "trainer.max_completion_length=5"])
     with pytest.raises(AssertionError, match="a run"):
         smollm2.main()  # another setting is another run
-
-
-def test_the_summary_pairs_runs_by_their_seeds_and_takes_three(rows, monkeypatch, capsys):
-    base = "Clip 0.02/1.0"
-    values = {base: [0.5, 0.6, 0.4], "a rule": [0.6, 0.8, 0.5, 0.1], "another": [0.9, 0.9]}
-    told = {"settings": "aaaaaa", "rounds": "12", "completions": "64", "learning_rate": "1e-05"}
-    with smollm2.CSV.open("w", newline="") as file:
-        writer = csv.DictWriter(file, smollm2.COLUMNS)
-        writer.writeheader()
-        for rule, each in values.items():
-            for seed, value in enumerate(each):
-                for measure, x in (("right before", 0.1), ("right after", value)):
-                    writer.writerow({"rule": rule, "seed": seed, "measure": measure, "value": x, **told})
-        writer.writerow({"rule": "a rule", "seed": 0, "measure": "right after", "value": 1, **told, "settings": "b"})
-        for seed, value in enumerate((0.0, 0.9, 0.1)):  # so far apart that its interval would begin below 0
-            row = {"rule": "wild", "seed": seed, "measure": "right after", "value": value, **told, "settings": "c"}
-            writer.writerow(row)
-    monkeypatch.setattr("sys.argv", ["smollm2.py", "--summary"])
-    smollm2.main()
-    with smollm2.SUMMARY.open() as file:
-        made = {(row["rule"], row["measure"]): row for row in csv.DictReader(file)}
-    assert list(made) == [
-        (base, "right after"), ("a rule", "right after"), ("a rule", f"right after, minus {base}"),
-        ("wild", "right after"),
-    ]  # fmt: skip
-    assert float(made["wild", "right after"]["low"]) == 0
-    gap = made["a rule", f"right after, minus {base}"]
-    assert (gap["seed"], gap["settings"]) == ("0 1 2", "aaaaaa")
-    gaps = [0.1, 0.2, 0.1]
-    half = 4.3027 * statistics.stdev(gaps) / 3**0.5  # Student's t with two degrees of freedom
-    wanted = (statistics.fmean(gaps), statistics.fmean(gaps) - half, statistics.fmean(gaps) + half)
-    assert [float(gap[name]) for name in ("value", "low", "high")] == pytest.approx(wanted, abs=1e-3)
-    assert made["a rule", "right after"]["seed"] == "0 1 2 3"
-    assert "a rule, 0 1 2 3, right after, 0.5000" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["smollm2.py", "--summary", "--baseline", "another"])
-    with pytest.raises(SystemExit, match="no rule has 3 runs with the settings and seeds of 3 of 'another'"):
-        smollm2.main()
