@@ -1,7 +1,7 @@
 """Does a pretrained model learn? SmolLM2-135M-Instruct on chain_sum of reasoning_gym.
 
     python examples/smollm2.py models/smollm2
-    python benchmarks/smollm2.py recipes/smollm2/band-kl.yaml [more recipes] [--seeds 0 1 2] [--set rounds=12 ...]
+    python -m benchmarks.smollm2 recipes/smollm2/band-kl.yaml [more recipes] [--seeds 0 1 2] [--set rounds=12 ...]
 
 A run gives rows in benchmarks/smollm2.csv: the share of right answers at temperature 1 before and after, on questions
 that were not trained on, with 95 % intervals over questions; and the mean reward over all rounds of the training. A run
@@ -18,49 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo_runs.config.recipe import RunConfig, load
-from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.statistics.intervals import Spread, clustered_error
 from bandpo_runs.training.on_trl import run
+from research.measurements.smollm2_reuse import right
 
 CSV = Path(__file__).with_suffix(".csv")
 COLUMNS: tuple[str, ...] = (
     "rule", "seed", "settings", "rounds", "completions", "learning_rate", "measure", "value", "low", "high",
     "seconds", "hardware", "torch", "commit",
 )  # fmt: skip
-SAMPLES = 16
-
-
-@torch.no_grad()
-def right(model_path: str | Path, config: RunConfig) -> Spread:
-    """The share of right answers, SAMPLES to each of the distinct held-out questions."""
-    _, held_out, reward = rows_and_reward(config)
-    answers = dict(zip(held_out["prompt"], held_out["answer"], strict=True))
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(model_path, padding_side="left")
-    torch.manual_seed(0)
-    shares: list[float] = []
-    questions = list(answers)
-    for i in range(0, len(questions), 8):
-        batch = questions[i : i + 8]
-        tokens = tokenizer(batch, return_tensors="pt", padding=True, add_special_tokens=False)
-        out = model.generate(
-            **tokens,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            num_return_sequences=SAMPLES,
-            max_new_tokens=config.trainer["max_completion_length"],
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        texts = tokenizer.batch_decode(out[:, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
-        scores = reward(completions=texts, answer=[answers[prompt] for prompt in batch for _ in range(SAMPLES)])
-        shares += torch.tensor(scores, dtype=torch.float64).view(-1, SAMPLES).mean(1).tolist()
-    return clustered_error(shares)
 
 
 def read() -> list[dict[str, str]]:
@@ -103,11 +72,11 @@ def train(config: RunConfig, before: dict[str, Spread]) -> None:
     folder = Path(config.output)
     run(config, resume=(folder / "run.json").exists(), on_row=lambda one: _say(name, one), say=print)
     if config.model not in before:
-        before[config.model] = right(config.model, config)
+        before[config.model] = clustered_error(right(config.model, config, "cpu"))
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     measures = {
         "right before": before[config.model],
-        "right after": right(folder / "model", config),
+        "right after": clustered_error(right(folder / "model", config, "cpu")),
         "mean reward": statistics.fmean(one["reward"] for one in rows if "reward" in one),
     }
     made_by = {

@@ -78,15 +78,16 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
         reward = statistics.fmean(row["reward"] for row in rows if "reward" in row)
         outside = [row["clip/high_fraction"] + row["clip/low_fraction"] for row in rows if "moved" in row]
         moved = [row["moved"] for row in rows if "moved" in row]
+        after = statistics.fmean(right(Path(config.output) / "model", config, device))
         return task | {
-            "right": f"{right(Path(config.output) / 'model', config, device):.4f}", "reward": f"{reward:.4f}",
+            "right": f"{after:.4f}", "reward": f"{reward:.4f}",
             "clipped": f"{statistics.fmean(outside) / statistics.fmean(moved):.6f}", "seconds": round(seconds),
             "hardware": hardware(gpu=device != "cpu"), "torch": torch.__version__, "commit": source_commit(),
         }  # fmt: skip
 
 
-def right(folder: Path, config: Any, device: str) -> float:
-    """Return the share of right answers, SAMPLES to each held-out question."""
+def right(folder: str | Path, config: Any, device: str) -> list[float]:
+    """Return the share of right answers to each held-out question, of SAMPLES."""
     _, held_out, reward = rows_and_reward(config)
     answers = dict(zip(held_out["prompt"], held_out["answer"], strict=True))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
@@ -97,7 +98,8 @@ def right(folder: Path, config: Any, device: str) -> float:
         model, prompts.repeat_interleave(SAMPLES, 0), tokenizer.eos_token_id, config.trainer["max_completion_length"]
     )
     texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    return statistics.fmean(reward(completions=texts, answer=[x for x in answers.values() for _ in range(SAMPLES)]))
+    scores = reward(completions=texts, answer=[x for x in answers.values() for _ in range(SAMPLES)])
+    return [statistics.fmean(scores[i : i + SAMPLES]) for i in range(0, len(scores), SAMPLES)]
 
 
 class SharedPrompts(GRPOTrainer):

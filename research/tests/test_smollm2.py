@@ -11,6 +11,8 @@ import recipe
 import yaml
 from scripts import load
 
+from research.measurements.smollm2_reuse import SAMPLES
+
 smollm2 = load("benchmarks/smollm2.py")
 
 
@@ -50,8 +52,8 @@ def test_a_run_gives_its_rows_once(rows, tmp_path, monkeypatch):
         assert before["value"] == found[0]["value"]
         for row in (before, after):
             assert 0 <= float(row["low"]) < float(row["value"]) < float(row["high"]) <= 1
-            assert float(row["value"]) * 5 * smollm2.SAMPLES == pytest.approx(
-                round(float(row["value"]) * 5 * smollm2.SAMPLES), abs=0.01
+            assert float(row["value"]) * 5 * SAMPLES == pytest.approx(
+                round(float(row["value"]) * 5 * SAMPLES), abs=0.01
             )
         (log,) = tmp_path.glob(f"run-*-{trained['seed']}/metrics.jsonl")
         rewards = [json.loads(line)["reward"] for line in log.read_text().splitlines() if '"reward"' in line]
