@@ -87,18 +87,21 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
 
 
 def right(folder: str | Path, config: Any, device: str) -> list[float]:
-    """Return the share of right answers to each held-out question, of SAMPLES."""
+    """Return the share of right answers to each held-out question, of SAMPLES; short questions first."""
     _, held_out, reward = rows_and_reward(config)
     answers = dict(zip(held_out["prompt"], held_out["answer"], strict=True))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
-    prompts = torch.tensor(tokenizer(list(answers), add_special_tokens=False)["input_ids"], device=device)
-    tokens, _ = sample(
-        model, prompts.repeat_interleave(SAMPLES, 0), tokenizer.eos_token_id, config.trainer["max_completion_length"]
-    )
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    scores = reward(completions=texts, answer=[x for x in answers.values() for _ in range(SAMPLES)])
+    read = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+    texts, golds = [], []
+    for length in sorted({len(ids) for ids in read}):
+        some = [(ids, gold) for ids, gold in zip(read, answers.values(), strict=True) if len(ids) == length]
+        prompts = torch.tensor([ids for ids, _ in some], device=device).repeat_interleave(SAMPLES, 0)
+        tokens, _ = sample(model, prompts, tokenizer.eos_token_id, config.trainer["max_completion_length"])
+        texts += tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        golds += [gold for _, gold in some for _ in range(SAMPLES)]
+    scores = reward(completions=texts, answer=golds)
     return [statistics.fmean(scores[i : i + SAMPLES]) for i in range(0, len(scores), SAMPLES)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import recipe
@@ -94,6 +95,16 @@ def test_tokens_are_drawn_with_the_models_probabilities(trainer):
         shares = drawn.bincount(minlength=len(chances)) / len(drawn)
         assert len(drawn) > 500
         assert ((shares - chances).abs() < 5 * (chances / len(drawn)).sqrt()).all()
+
+
+def test_questions_of_several_lengths_are_answered(tmp_path, monkeypatch):
+    recipe.make(tmp_path)
+    short, *_ = (row["prompt"] for row in toy.prompts(1, seed=0))
+    held_out = {"prompt": [short + short, short], "answer": ["long", "short"]}
+    reward = lambda completions, answer: [float(gold == "long" and len(completions) == 32) for gold in answer]  # noqa: E731
+    monkeypatch.setattr(smollm2_reuse, "rows_and_reward", lambda config: (None, held_out, reward))
+    config = SimpleNamespace(trainer={"max_completion_length": 2})
+    assert smollm2_reuse.right(tmp_path / "model", config, "cpu") == [0, 1]
 
 
 def test_a_run_is_a_row(tmp_path, monkeypatch):
