@@ -8,9 +8,9 @@ The task and all settings but rule, learning rate, seed, uses and rounds are tho
 seeds choose the learning rate of each rule, by the share of right answers at the end; a rate that is .15 behind another
 one is given up. Seeds that chose nothing then judge it, for all rules in turn. A run is one row of smollm2_reuse.csv:
 `right` is that share, at temperature 1, on questions that were not trained on; `reward` is the mean over the training;
-`clipped` the share of tokens outside the bounds, of answers with an advantage (in NVIDIA's rows, of all). A run that
-has its row is not trained again. The end of the output compares each rule with no clip, on the same seeds, with 95 %
-intervals of Student's t.
+`clipped` the share of tokens outside the bounds, of answers with an advantage (of all, in NVIDIA's rows of one use). A
+run that has its row is not trained again. The end of the output compares each rule with no clip, on the same seeds,
+with 95 % intervals of Student's t.
 
 It trains on a GPU where torch sees one. TRL's trainer does all but what `SharedPrompts` does faster: on two cores, with
 two workers, a run takes 9 to 15 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
@@ -28,6 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -52,7 +53,7 @@ RULES: dict[str, dict[str, Any]] = {
     "weighted clip": {"type": "method", "name": "weighted-clip"},
     "Band-KL 0.05": {"type": "band", "divergence": "kl", "delta": 0.05},
 }
-RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (6.25e-7, 1.25e-6, 2.5e-6, 5e-6, 1e-5, 2e-5)}  # by uses
+RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (6.25e-7, 1.25e-6, 2.5e-6, 5e-6, 1e-5, 2e-5, 4e-5)}  # by uses
 ROUNDS = {1: 24, 8: 6}  # at eight uses twice the optimizer steps, from a quarter of the answers
 SEARCH, JUDGE = range(3), 100
 BEHIND = 0.15  # of right answers; a learning rate so far behind another one is not searched further
@@ -111,10 +112,13 @@ class SharedPrompts(GRPOTrainer):
     A prompt is read once for all its answers, and what all prompts begin with once for all. Old log-probabilities are
     the sampler's, which has the same weights. An answer without an advantage has no gradient; it keeps its old ones.
 
+    On a GPU all is read at once: there a pass costs its launches and not its tokens.
+
     Prompts are of one length, and the temperature is 1. Metrics of answers without an advantage are those of a ratio of
     1.
     """
 
+    at_once = torch.cuda.is_available()
     _drawn: list[list[float]]
     _loss_of: dict[str, Any]
 
@@ -143,14 +147,10 @@ class SharedPrompts(GRPOTrainer):
         moves[0] |= ~moves.any()  # a loss must have a graph
         moves = moves.nonzero()[:, 0]
         self._metrics["train"]["moved"].append(float(lengths[moves].sum() / lengths.sum()))
-        cache, last, of = prefill(model, input_ids[moves, :-logits_to_keep])
-        logps, entropies = self._loss_of["old_per_token_logps"].clone(), last.new_zeros(answers.shape)
-        for part in lengths[moves].argsort().chunk(2):  # short answers need not be as long as the long ones
-            rows, hidden = moves[part], last[of[part], None]
-            if (longest := int(lengths[rows].max())) > 1:
-                read = answers[rows, : longest - 1]
-                more = model.model(read, past_key_values=select(cache, of[part])).last_hidden_state
-                hidden = torch.cat((hidden, more), 1)
+        logps = self._loss_of["old_per_token_logps"].clone()
+        entropies = torch.zeros_like(logps)
+        for rows, hidden in (whole if self.at_once else shared)(model, input_ids, answers, lengths, moves):
+            longest = hidden.shape[1]
             at = (torch.arange(longest, device=rows.device) < lengths[rows, None]).nonzero(as_tuple=True)
             every = model.lm_head(hidden[at]).log_softmax(-1)
             place = (rows[at[0]], at[1])
@@ -162,6 +162,25 @@ class SharedPrompts(GRPOTrainer):
 
 class Trainer(BandPOTrainer, SharedPrompts):
     """Train `SharedPrompts` with a rule."""
+
+
+def whole(model: Any, ids: Tensor, answers: Tensor, lengths: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows and the hidden states before each token of their answers, up to the longest's end."""
+    prompt = ids.shape[1] - answers.shape[1]
+    read = ids[rows, : prompt + int(lengths[rows].max()) - 1]
+    yield rows, model.model(read, use_cache=False).last_hidden_state[:, prompt - 1 :]
+
+
+def shared(model: Any, ids: Tensor, answers: Tensor, lengths: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the same, short answers first and long ones then; reads a prompt once."""
+    cache, last, of = prefill(model, ids[rows, : -answers.shape[1]])
+    for part in lengths[rows].argsort().chunk(2):  # short answers need not be as long as the long ones
+        hidden = last[of[part], None]
+        if (longest := int(lengths[rows[part]].max())) > 1:
+            read = answers[rows[part], : longest - 1]
+            more = model.model(read, past_key_values=select(cache, of[part])).last_hidden_state
+            hidden = torch.cat((hidden, more), 1)
+        yield rows[part], hidden
 
 
 def prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]:
@@ -274,19 +293,15 @@ def chosen(rule: str, uses: int) -> float | None:
 
 
 def left(rules: list[str], uses: int, until: int) -> list[dict[str, Any]]:
-    """Return the runs to do next: one seed of each search, or all that judge."""
-    missing = []
+    """Return the runs to do, the next first: the seeds of the searches in turn, then those that judge."""
+    done, tasks = read(), []
     for rule in rules:
         rates = searched(rule, uses)
-        kept = {rate: found for rate, found in rates.items() if not is_behind(rates, rate)}
-        seed = min(SEARCH, key=lambda seed: (all(seed in found for found in kept.values()), seed))
-        missing += [task_of(rule, uses, rate, seed) for rate, found in kept.items() if seed not in found]
-    if missing:
-        return missing
-    done = read()
-    rates = {rule: chosen(rule, uses) for rule in rules}
-    judge = [task_of(rule, uses, rates[rule], seed) for seed in range(JUDGE, JUDGE + until) for rule in rules]
-    return [task for task in judge if not any(is_of(row, task) for row in done)]
+        kept = [rate for rate in rates if not is_behind(rates, rate)]
+        search = [task_of(rule, uses, rate, seed) for rate in kept for seed in SEARCH if seed not in rates[rate]]
+        seeds = () if search else range(JUDGE, JUDGE + until)
+        tasks += search + [task_of(rule, uses, chosen(rule, uses), seed) for seed in seeds]
+    return [task for task in sorted(tasks, key=lambda x: x["seed"]) if not any(is_of(row, task) for row in done)]
 
 
 def judged(uses: int) -> dict[str, dict[int, float]]:
@@ -337,29 +352,32 @@ def main() -> None:
     ]
     for worker in workers:
         worker.start()
+    failed: list[dict[str, Any]] = []
     for uses in args.uses:
-        while todo := left(args.rules, uses, args.until):
-            for task in todo:
+        running: list[dict[str, Any]] = []
+        while True:
+            todo = [task for task in left(args.rules, uses, args.until) if task not in running + failed]
+            for task in todo[: args.workers - len(running)]:
                 tasks.put(task)
-            failed = 0
-            for _ in todo:
-                try:
-                    row = rows.get(timeout=max(0.0, end - time.monotonic()))
-                except queue.Empty:
-                    print(f"the time is over; rows of finished runs are in {CSV}")
-                    break
-                failed += "error" in row
-                if "error" not in row:
-                    add(row)
-                print(", ".join(str(x) for x in row.values()), flush=True)
+                running.append(task)
+            if not running:
+                break
+            try:
+                row = rows.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                print(f"the time is over; rows of finished runs are in {CSV}")
+                break
+            running.remove(task := {name: row[name] for name in RUN})
+            if "error" in row:
+                failed.append(task)
             else:
-                if failed:
-                    raise SystemExit(f"{failed} runs failed")
-                continue
-            break
+                add(row)
+            print(", ".join(str(x) for x in row.values()), flush=True)
         report(uses)
     for worker in workers:
         worker.kill()
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed")
 
 
 if __name__ == "__main__":
