@@ -75,24 +75,26 @@ def pinned(name: str) -> str:
     return line.partition("==")[2]
 
 
-def environment(folder: Path, trl: str, transformers: str) -> Path:
-    """A virtual environment over the running one, with these two; returns its Python. torch stays what it is."""
+def overlay(folder: Path, package: str, *install: str) -> Path:
+    """A virtual environment over the running one, with this package as pip installs it; returns its Python."""
     python = folder / "bin" / "python"
-    if [*folder.glob("lib/python*/site-packages/trl-*")]:
+    if [*folder.glob(f"lib/python*/site-packages/{package}-*")]:
         return python.absolute()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    subprocess.run([*pip, *install], check=True, stdout=subprocess.DEVNULL)
+    return python.absolute()
+
+
+def environment(folder: Path, trl: str, transformers: str) -> Path:
+    """An environment with these two; torch stays what it is."""
     # TRL 0.28 to 1.13 imports requests without naming it; datasets 5.2 no longer brings it.
     wanted = [f"trl=={trl}", f"transformers=={transformers}", f"torch=={pinned('torch')}"]
     wanted += ["accelerate", "datasets", "requests", *(["triton"] if trl in INTERPRETED else [])]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *wanted],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return python.absolute()
+    return overlay(folder, "trl", *wanted)
 
 
 def cases(python: Path | str, suite: list[str], *paths: Path | str) -> tuple[list[ElementTree.Element], str]:
@@ -114,9 +116,9 @@ def cases(python: Path | str, suite: list[str], *paths: Path | str) -> tuple[lis
         return [*ElementTree.parse(report).iter("testcase")] if report.exists() else [], done.stdout
 
 
-def test(python: Path, suite: list[str]) -> tuple[dict[str, int], list[str]]:
+def test(python: Path, suite: list[str], *paths: Path | str) -> tuple[dict[str, int], list[str]]:
     """How many tests passed, failed and were skipped, and the names of those that failed."""
-    found, printed = cases(python, suite)
+    found, printed = cases(python, suite, *paths)
     if not found:
         return {"passed": 0, "failed": 1, "skipped": 0}, printed.strip().splitlines()[-1:]
     bad = []

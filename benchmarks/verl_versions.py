@@ -13,19 +13,15 @@ verl's own worker (FSDP 2, gloo, one and two processes, four updates).
 import argparse
 import csv
 import datetime
-import os
-import re
 import subprocess
-import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
 from packaging.version import Version
+from trl_versions import ROOT, overlay, test
 
 from bandpo_runs.provenance import source_commit
 
-ROOT = Path(__file__).parent.parent
 RELEASES = ("0.7.1", "0.8.0", "0.9.1")
 # The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no
 # loss `dro`.
@@ -48,38 +44,10 @@ WORKER = ("worker, 1 and 2 processes: weights are verl's, bit for bit", "test_ve
 COLUMNS = ["verl", "what", "result", "torch", "transformers", "date", "commit"]
 
 
-def environment(folder: Path, verl: str) -> Path:
-    """A virtual environment over the running one, with this verl; returns its Python."""
-    python = folder / "bin" / "python"
-    if [*folder.glob("lib/python*/site-packages/verl-*")]:
-        return python.absolute()
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
-    (own,) = folder.glob("lib/python*/site-packages")
-    (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", "--no-deps"]
-    subprocess.run([*pip, f"verl=={verl}"], check=True, stdout=subprocess.DEVNULL)
-    return python.absolute()
-
-
-def test(python: Path, file: str, chosen: str) -> str:
+def result(python: Path, file: str, chosen: str) -> str:
     """Run the tests of a file; "passed 12", or the names of those that failed."""
-    own = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests/cluster'}", "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
-    command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "", "-W", "default", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "-k", chosen, f"tests/cluster/{file}"],
-        cwd=ROOT,
-        env=os.environ | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        print(done.stdout)
-        return f"failed: {', '.join(re.findall(r'^(?:FAILED|ERROR) .*?::(.*?)(?: - |$)', done.stdout, re.MULTILINE))}"
-    (passed,) = re.findall(r"(\d+) passed", done.stdout)
-    return f"passed {passed}"
+    counts, failed = test(python, [f"tests/cluster/{file}", "-k", chosen], ROOT / "tests" / "cluster")
+    return f"failed: {', '.join(failed)}" if failed else f"passed {counts['passed']}"
 
 
 def write(rows: list[dict[str, str]]) -> None:
@@ -107,7 +75,7 @@ def main() -> None:
     worst, commit = False, source_commit()  # before rows are written
     for verl in args.versions or RELEASES:
         with tempfile.TemporaryDirectory() as folder:
-            python = environment((args.keep or Path(folder)) / verl, verl)
+            python = overlay((args.keep or Path(folder)) / verl, "verl", "--no-deps", f"verl=={verl}")
             ask = "from importlib.metadata import version; print(*map(version, ['verl', 'torch', 'transformers']))"
             found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
             if found[0] != verl:
@@ -115,8 +83,8 @@ def main() -> None:
             about = dict(zip(COLUMNS[3:], (*found[1:], str(datetime.date.today()), commit), strict=True))
             rows = []
             for what, file, chosen in SUITES[verl] + ([] if verl == "0.7.1" else [WORKER]):
-                rows.append({"verl": verl, "what": what, "result": test(python, file, chosen)} | about)
-                print(", ".join(rows[-1].values()), flush=True)
+                rows.append({"verl": verl, "what": what, "result": result(python, file, chosen)} | about)
+                print(*rows[-1].values(), sep=", ", flush=True)
         worst = worst or any(not row["result"].startswith("passed") for row in rows)
         if args.write:
             write(rows)
