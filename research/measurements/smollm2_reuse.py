@@ -28,7 +28,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -118,7 +117,7 @@ class SharedPrompts(GRPOTrainer):
     1.
     """
 
-    at_once = torch.cuda.is_available()
+    on_gpu = torch.cuda.is_available()
     _drawn: list[list[float]]
     _loss_of: dict[str, Any]
 
@@ -147,16 +146,15 @@ class SharedPrompts(GRPOTrainer):
         moves[0] |= ~moves.any()  # a loss must have a graph
         moves = moves.nonzero()[:, 0]
         self._metrics["train"]["moved"].append(float(lengths[moves].sum() / lengths.sum()))
-        logps = self._loss_of["old_per_token_logps"].clone()
+        prompt, longest = input_ids.shape[1] - logits_to_keep, int(lengths[moves].max())
+        hidden = (at_once if self.on_gpu else shared)(model, input_ids[moves, : prompt + longest - 1], prompt)
+        at = (torch.arange(longest, device=moves.device) < lengths[moves, None]).nonzero(as_tuple=True)
+        every = model.lm_head(hidden[at]).log_softmax(-1)
+        place = (moves[at[0]], at[1])
+        logps = self._loss_of["old_per_token_logps"].index_put(place, every.gather(-1, answers[place][:, None])[:, 0])
         entropies = torch.zeros_like(logps)
-        for rows, hidden in (whole if self.at_once else shared)(model, input_ids, answers, lengths, moves):
-            longest = hidden.shape[1]
-            at = (torch.arange(longest, device=rows.device) < lengths[rows, None]).nonzero(as_tuple=True)
-            every = model.lm_head(hidden[at]).log_softmax(-1)
-            place = (rows[at[0]], at[1])
-            logps = logps.index_put(place, every.gather(-1, answers[place][:, None])[:, 0])
-            with torch.no_grad():
-                entropies[place] = -(every.exp() * every).sum(-1)
+        with torch.no_grad():
+            entropies[place] = -(every.exp() * every).sum(-1)
         return logps, entropies if compute_entropy else None, None
 
 
@@ -164,23 +162,18 @@ class Trainer(BandPOTrainer, SharedPrompts):
     """Train `SharedPrompts` with a rule."""
 
 
-def whole(model: Any, ids: Tensor, answers: Tensor, lengths: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows and the hidden states before each token of their answers, up to the longest's end."""
-    prompt = ids.shape[1] - answers.shape[1]
-    read = ids[rows, : prompt + int(lengths[rows].max()) - 1]
-    yield rows, model.model(read, use_cache=False).last_hidden_state[:, prompt - 1 :]
+def at_once(model: Any, ids: Tensor, prompt: int) -> Tensor:
+    """Return the hidden states from a prompt's last token on, of prompts of this length and their answers."""
+    return model.model(ids, use_cache=False).last_hidden_state[:, prompt - 1 :]
 
 
-def shared(model: Any, ids: Tensor, answers: Tensor, lengths: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the same, short answers first and long ones then; reads a prompt once."""
-    cache, last, of = prefill(model, ids[rows, : -answers.shape[1]])
-    for part in lengths[rows].argsort().chunk(2):  # short answers need not be as long as the long ones
-        hidden = last[of[part], None]
-        if (longest := int(lengths[rows[part]].max())) > 1:
-            read = answers[rows[part], : longest - 1]
-            more = model.model(read, past_key_values=select(cache, of[part])).last_hidden_state
-            hidden = torch.cat((hidden, more), 1)
-        yield rows[part], hidden
+def shared(model: Any, ids: Tensor, prompt: int) -> Tensor:
+    """Return the same, and read a prompt once."""
+    cache, last, of = prefill(model, ids[:, :prompt])
+    if ids.shape[1] == prompt:
+        return last[of, None]
+    more = model.model(ids[:, prompt:], past_key_values=select(cache, of)).last_hidden_state
+    return torch.cat((last[of, None], more), 1)
 
 
 def prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]:

@@ -41,9 +41,9 @@ def batch():
     return torch.cat((prompts, answers), 1), (torch.arange(6) < lengths[:, None]).long()
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer, at_once):
-    trainer.at_once = at_once
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer, on_gpu):
+    trainer.on_gpu = on_gpu
     ids, mask = batch()
     old = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * 3
     inputs = {
