@@ -345,9 +345,9 @@ def main() -> None:
     ]
     for worker in workers:
         worker.start()
+    running: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for uses in args.uses:
-        running: list[dict[str, Any]] = []
         while True:
             todo = [task for task in left(args.rules, uses, args.until) if task not in running + failed]
             for task in todo[: args.workers - len(running)]:
