@@ -174,6 +174,15 @@ def test_the_report_says_what_the_rows_say():
     assert said in page
 
 
+def test_choose_says_what_the_rows_say_of_two_learning_rates():
+    rules = ("no clip", "GRPO 0.2/0.2")
+    ends = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in rules]
+    said = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
+    said += "{:.0f} % at 1e-5"
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    assert said.format(*ends) in page
+
+
 def test_a_difference_is_of_the_same_seeds_with_students_interval():
     values = {"no clip": {1: 0.5, 2: 0.6, 3: 0.7, 4: 0.1}, "x": {1: 0.6, 2: 0.6, 3: 0.9, 5: 0.0}}
     mean, half = 0.1, 4.302653 * 0.1 / 3**0.5  # t of 2 degrees of freedom, standard deviation .1
