@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -156,6 +158,32 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert todo() == [(1e-5, 101)]
     smollm2_reuse.report(1)
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
+
+
+def test_runs_are_handed_out_one_by_one(add, monkeypatch, capsys):
+    """Each once, seed by seed; one that fails is not tried again, and the others go on."""
+    handed = []
+
+    def train(task, model, device):
+        handed.append((task["seed"], task["learning_rate"]))
+        if task["seed"] == 100:
+            raise RuntimeError("out of memory")
+        return task | dict.fromkeys(smollm2_reuse.COLUMNS[5:], f"{0.5 + 1e3 * task['learning_rate']}")
+
+    worker = type("Worker", (threading.Thread,), {"kill": lambda self: None})
+    context = SimpleNamespace(Queue=queue.Queue, Process=worker)
+    monkeypatch.setattr(smollm2_reuse.multiprocessing, "get_context", lambda kind: context)
+    monkeypatch.setattr(smollm2_reuse.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(smollm2_reuse, "train", train)
+    command = ["", "--uses", "1", "--rules", "no clip", "--workers", "3", "--until", "3"]
+    monkeypatch.setattr(smollm2_reuse.sys, "argv", command)
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        smollm2_reuse.main()
+    rates = smollm2_reuse.RATES[1]
+    assert sorted(handed) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
+    assert handed[:3] == [(0, rate) for rate in rates[:3]]
+    assert len(smollm2_reuse.read()) == 14
+    assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
 
 
 def test_the_report_says_what_the_rows_say():
