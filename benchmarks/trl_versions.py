@@ -76,7 +76,7 @@ def pinned(name: str) -> str:
 
 
 def overlay(folder: Path, package: str, *install: str) -> Path:
-    """A virtual environment over the running one, with this package as pip installs it; returns its Python."""
+    """A virtual environment over the running one, made by pip unless this package is in it; returns its Python."""
     python = folder / "bin" / "python"
     if [*folder.glob(f"lib/python*/site-packages/{package}-*")]:
         return python.absolute()
@@ -117,7 +117,7 @@ def cases(python: Path | str, suite: list[str], *paths: Path | str) -> tuple[lis
 
 
 def test(python: Path, suite: list[str], *paths: Path | str) -> tuple[dict[str, int], list[str]]:
-    """How many tests passed, failed and were skipped, and the names of those that failed."""
+    """How many tests passed, failed and were skipped, and the names of those that failed, or why."""
     found, printed = cases(python, suite, *paths)
     if not found:
         return {"passed": 0, "failed": 1, "skipped": 0}, printed.strip().splitlines()[-1:]

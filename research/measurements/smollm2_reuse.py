@@ -13,7 +13,7 @@ run that has its row is not trained again. The end of the output compares each r
 with 95 % intervals of Student's t.
 
 It trains on a GPU where torch sees one. TRL's trainer does all but what `SharedPrompts` does faster: on two cores, with
-two workers, a run takes 9 to 15 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
+two workers, a run of one use takes 9 to 27 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
 """
 
 from __future__ import annotations
@@ -111,13 +111,12 @@ class SharedPrompts(GRPOTrainer):
     A prompt is read once for all its answers, and what all prompts begin with once for all. Old log-probabilities are
     the sampler's, which has the same weights. An answer without an advantage has no gradient; it keeps its old ones.
 
-    On a GPU all is read at once: there a pass costs its launches and not its tokens.
+    On a GPU a training step reads prompts and answers in one pass: more tokens in fewer launches, not measured.
 
     Prompts are of one length, and the temperature is 1. Metrics of answers without an advantage are those of a ratio of
     1.
     """
 
-    on_gpu = torch.cuda.is_available()
     _drawn: list[list[float]]
     _loss_of: dict[str, Any]
 
@@ -147,7 +146,7 @@ class SharedPrompts(GRPOTrainer):
         moves = moves.nonzero()[:, 0]
         self._metrics["train"]["moved"].append(float(lengths[moves].sum() / lengths.sum()))
         prompt, longest = input_ids.shape[1] - logits_to_keep, int(lengths[moves].max())
-        hidden = (at_once if self.on_gpu else shared)(model, input_ids[moves, : prompt + longest - 1], prompt)
+        hidden = (at_once if input_ids.is_cuda else shared)(model, input_ids[moves, : prompt + longest - 1], prompt)
         at = (torch.arange(longest, device=moves.device) < lengths[moves, None]).nonzero(as_tuple=True)
         every = model.lm_head(hidden[at]).log_softmax(-1)
         place = (moves[at[0]], at[1])
@@ -223,9 +222,10 @@ def sample(model: Any, prompts: Tensor, end: int, longest: int) -> tuple[list[li
 
 
 def work(tasks: Any, rows: Any, model: str, device: str) -> None:
-    """Train runs until none is left; an error is a row without numbers, which nobody writes."""
+    """Train runs until killed; an error is a row without numbers, which nobody writes."""
     torch.set_num_threads(1)
-    while (task := tasks.get()) is not None:
+    while True:
+        task = tasks.get()
         try:
             rows.put(train(task, model, device))
         except Exception as error:
@@ -285,16 +285,18 @@ def chosen(rule: str, uses: int) -> float | None:
     return max(kept, key=lambda rate: statistics.fmean(kept[rate]))
 
 
-def left(rules: list[str], uses: int, until: int) -> list[dict[str, Any]]:
-    """Return the runs to do, the next first: the seeds of the searches in turn, then those that judge."""
+def left(rules: list[str], uses: int, until: int, begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs to begin, the next first: seeds of the searches in turn, then those that judge."""
     done, tasks = read(), []
     for rule in rules:
-        rates = searched(rule, uses)
-        kept = [rate for rate in rates if not is_behind(rates, rate)]
-        search = [task_of(rule, uses, rate, seed) for rate in kept for seed in SEARCH if seed not in rates[rate]]
-        seeds = () if search else range(JUDGE, JUDGE + until)
-        tasks += search + [task_of(rule, uses, chosen(rule, uses), seed) for seed in seeds]
-    return [task for task in sorted(tasks, key=lambda x: x["seed"]) if not any(is_of(row, task) for row in done)]
+        rate, rates = chosen(rule, uses), searched(rule, uses)
+        if rate is None or any(task["rule"] == rule and task["seed"] in SEARCH for task in begun):
+            kept = [rate for rate in rates if not is_behind(rates, rate)]
+            tasks += [task_of(rule, uses, rate, seed) for rate in kept for seed in SEARCH]
+        else:
+            tasks += [task_of(rule, uses, rate, seed) for seed in range(JUDGE, JUDGE + until)]
+    tasks = [task for task in tasks if task not in begun and not any(is_of(row, task) for row in done)]
+    return sorted(tasks, key=lambda task: task["seed"])
 
 
 def judged(uses: int) -> dict[str, dict[int, float]]:
@@ -347,25 +349,26 @@ def main() -> None:
         worker.start()
     running: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
+    while True:
+        begun = running + failed
+        todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, begun)]
+        for task in todo[: args.workers - len(running)] if len(failed) < args.workers else []:
+            tasks.put(task)
+            running.append(task)
+        if not running:
+            break
+        try:
+            row = rows.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            print(f"the time is over; rows of finished runs are in {CSV}")
+            break
+        running.remove(task := {name: row[name] for name in RUN})
+        if "error" in row:
+            failed.append(task)
+        else:
+            add(row)
+        print(", ".join(str(x) for x in row.values()), flush=True)
     for uses in args.uses:
-        while True:
-            todo = [task for task in left(args.rules, uses, args.until) if task not in running + failed]
-            for task in todo[: args.workers - len(running)]:
-                tasks.put(task)
-                running.append(task)
-            if not running:
-                break
-            try:
-                row = rows.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                print(f"the time is over; rows of finished runs are in {CSV}")
-                break
-            running.remove(task := {name: row[name] for name in RUN})
-            if "error" in row:
-                failed.append(task)
-            else:
-                add(row)
-            print(", ".join(str(x) for x in row.values()), flush=True)
         report(uses)
     for worker in workers:
         worker.kill()

@@ -43,9 +43,9 @@ def batch():
     return torch.cat((prompts, answers), 1), (torch.arange(6) < lengths[:, None]).long()
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer, on_gpu):
-    trainer.on_gpu = on_gpu
+@pytest.mark.parametrize("way", ["shared", "at_once"])
+def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer, way, monkeypatch):
+    monkeypatch.setattr(smollm2_reuse, "shared", getattr(smollm2_reuse, way))
     ids, mask = batch()
     old = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * 3
     inputs = {
@@ -137,7 +137,7 @@ def add(tmp_path, monkeypatch):
 
 def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     def todo():
-        return [(task["learning_rate"], task["seed"]) for task in left(["no clip"], 1, 2)]
+        return [(task["learning_rate"], task["seed"]) for task in left(["no clip"], 1, 2, [])]
 
     add(5e-6, 0, 0.9, rounds=12)
     assert todo() == [(rate, seed) for seed in (0, 1, 2) for rate in (5e-6, 1e-5, 2e-5, 4e-5)]
@@ -160,30 +160,73 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
 
 
-def test_runs_are_handed_out_one_by_one(add, monkeypatch, capsys):
-    """Each once, seed by seed; one that fails is not tried again, and the others go on."""
-    handed = []
-
-    def train(task, model, device):
-        handed.append((task["seed"], task["learning_rate"]))
-        if task["seed"] == 100:
-            raise RuntimeError("out of memory")
-        return task | dict.fromkeys(smollm2_reuse.COLUMNS[5:], f"{0.5 + 1e3 * task['learning_rate']}")
-
+@pytest.fixture
+def hand_out(add, monkeypatch):
+    """Run the command with a `train` of one's own, in threads."""
+    monkeypatch.setattr(smollm2_reuse.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(smollm2_reuse.torch, "set_num_threads", lambda count: None)
     worker = type("Worker", (threading.Thread,), {"kill": lambda self: None})
     context = SimpleNamespace(Queue=queue.Queue, Process=worker)
     monkeypatch.setattr(smollm2_reuse.multiprocessing, "get_context", lambda kind: context)
-    monkeypatch.setattr(smollm2_reuse.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(smollm2_reuse, "train", train)
-    command = ["", "--uses", "1", "--rules", "no clip", "--workers", "3", "--until", "3"]
-    monkeypatch.setattr(smollm2_reuse.sys, "argv", command)
-    with pytest.raises(SystemExit, match="1 runs failed"):
+
+    def hand_out(right, workers, minutes=1):
+        def train(task, model, device):
+            value = right(task["learning_rate"], task["seed"])
+            return task | dict.fromkeys(smollm2_reuse.COLUMNS[5:], f"{value}")
+
+        monkeypatch.setattr(smollm2_reuse, "train", train)
+        command = ["", "--uses", "1", "--rules", "no clip", "--workers", f"{workers}", "--until", "3"]
+        monkeypatch.setattr(smollm2_reuse.sys, "argv", [*command, "--minutes", f"{minutes}"])
         smollm2_reuse.main()
+
+    return hand_out
+
+
+def test_runs_are_handed_out_one_by_one(hand_out, capsys):
+    """Each once, seed by seed, though one takes long; one that fails is not tried again, and the others go on."""
+    begun, later = [], threading.Event()
+
+    def right(rate, seed):
+        begun.append((seed, rate))
+        if (seed, rate) == (0, 5e-6):
+            assert later.wait(30)  # for a run of the next seed
+        if seed == 1:
+            later.set()
+        if seed == 100:
+            raise RuntimeError("out of memory")
+        return 0.5 + 1e3 * rate
+
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        hand_out(right, 3)
     rates = smollm2_reuse.RATES[1]
-    assert sorted(handed) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
-    assert handed[:3] == [(0, rate) for rate in rates[:3]]
+    assert sorted(begun) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
     assert len(smollm2_reuse.read()) == 14
     assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
+
+
+def test_no_run_judges_while_a_search_goes_on(hand_out):
+    """A rate that is far behind on one seed comes back with another, which was under way."""
+    begun, judging = [], threading.Event()
+
+    def right(rate, seed):
+        begun.append((seed, rate))
+        if seed >= 100:
+            judging.set()
+        if (rate, seed) == (4e-5, 1):
+            judging.wait(2)
+        return {0: 0.3, 1: 0.9, 2: 0.9}.get(seed, 0.5) if rate == 4e-5 else 0.5
+
+    hand_out(right, 8)
+    assert [one for one in begun if one[0] >= 100] == [(100 + i, 4e-5) for i in range(3)]
+
+
+def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out):
+    begun = []
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        hand_out(lambda rate, seed: begun.append(rate) or 1 / 0, 1)
+    assert begun == [5e-6]
+    hand_out(lambda rate, seed: threading.Event().wait(60), 2, minutes=0.01)
+    assert not smollm2_reuse.read()
 
 
 def test_the_report_says_what_the_rows_say():
