@@ -52,7 +52,7 @@ RULES: dict[str, dict[str, Any]] = {
     "weighted clip": {"type": "method", "name": "weighted-clip"},
     "Band-KL 0.05": {"type": "band", "divergence": "kl", "delta": 0.05},
 }
-RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (6.25e-7, 1.25e-6, 2.5e-6, 5e-6, 1e-5, 2e-5)}  # by uses
+RATES = {1: (5e-6, 1e-5, 2e-5, 4e-5), 8: (6.25e-7, 1.25e-6, 2.5e-6, 5e-6, 1e-5, 2e-5, 4e-5)}  # by uses
 ROUNDS = {1: 24, 8: 6}  # at eight uses twice the optimizer steps, from a quarter of the answers
 SEARCH, JUDGE = range(3), 100
 BEHIND = 0.15  # of right answers; a learning rate so far behind another one is not searched further
