@@ -111,8 +111,6 @@ class SharedPrompts(GRPOTrainer):
     A prompt is read once for all its answers, and what all prompts begin with once for all. Old log-probabilities are
     the sampler's, which has the same weights. An answer without an advantage has no gradient; it keeps its old ones.
 
-    On a GPU a training step reads prompts and answers in one pass: more tokens in fewer launches, not measured.
-
     Prompts are of one length, and the temperature is 1. Metrics of answers without an advantage are those of a ratio of
     1.
     """
@@ -146,7 +144,7 @@ class SharedPrompts(GRPOTrainer):
         moves = moves.nonzero()[:, 0]
         self._metrics["train"]["moved"].append(float(lengths[moves].sum() / lengths.sum()))
         prompt, longest = input_ids.shape[1] - logits_to_keep, int(lengths[moves].max())
-        hidden = (at_once if input_ids.is_cuda else shared)(model, input_ids[moves, : prompt + longest - 1], prompt)
+        hidden = shared(model, input_ids[moves, : prompt + longest - 1], prompt)
         at = (torch.arange(longest, device=moves.device) < lengths[moves, None]).nonzero(as_tuple=True)
         every = model.lm_head(hidden[at]).log_softmax(-1)
         place = (moves[at[0]], at[1])
@@ -161,13 +159,8 @@ class Trainer(BandPOTrainer, SharedPrompts):
     """Train `SharedPrompts` with a rule."""
 
 
-def at_once(model: Any, ids: Tensor, prompt: int) -> Tensor:
-    """Return the hidden states from a prompt's last token on, of prompts of this length and their answers."""
-    return model.model(ids, use_cache=False).last_hidden_state[:, prompt - 1 :]
-
-
 def shared(model: Any, ids: Tensor, prompt: int) -> Tensor:
-    """Return the same, and read a prompt once."""
+    """Return the hidden states from a prompt's last token on, of prompts of this length and their answers."""
     cache, last, of = prefill(model, ids[:, :prompt])
     if ids.shape[1] == prompt:
         return last[of, None]
@@ -285,17 +278,17 @@ def chosen(rule: str, uses: int) -> float | None:
     return max(kept, key=lambda rate: statistics.fmean(kept[rate]))
 
 
-def left(rules: list[str], uses: int, until: int, begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs to begin, the next first: seeds of the searches in turn, then those that judge."""
     done, tasks = read(), []
     for rule in rules:
         rate, rates = chosen(rule, uses), searched(rule, uses)
-        if rate is None or any(task["rule"] == rule and task["seed"] in SEARCH for task in begun):
+        if rate is None or any(x["rule"] == rule and x["uses"] == uses and x["seed"] in SEARCH for x in running):
             kept = [rate for rate in rates if not is_behind(rates, rate)]
             tasks += [task_of(rule, uses, rate, seed) for rate in kept for seed in SEARCH]
         else:
             tasks += [task_of(rule, uses, rate, seed) for seed in range(JUDGE, JUDGE + until)]
-    tasks = [task for task in tasks if task not in begun and not any(is_of(row, task) for row in done)]
+    tasks = [task for task in tasks if task not in running and not any(is_of(row, task) for row in done)]
     return sorted(tasks, key=lambda task: task["seed"])
 
 
@@ -350,8 +343,8 @@ def main() -> None:
     running: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     while True:
-        begun = running + failed
-        todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, begun)]
+        todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, running)]
+        todo = [task for task in todo if task not in failed]
         for task in todo[: args.workers - len(running)] if len(failed) < args.workers else []:
             tasks.put(task)
             running.append(task)

@@ -43,9 +43,7 @@ def batch():
     return torch.cat((prompts, answers), 1), (torch.arange(6) < lengths[:, None]).long()
 
 
-@pytest.mark.parametrize("way", ["shared", "at_once"])
-def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer, way, monkeypatch):
-    monkeypatch.setattr(smollm2_reuse, "shared", getattr(smollm2_reuse, way))
+def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
     ids, mask = batch()
     old = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * 3
     inputs = {
@@ -154,6 +152,9 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert todo() == [(1e-5, 100), (1e-5, 101)]
     add(1e-5, 100, 0.5)
     assert todo() == [(1e-5, 101)]
+    (judge,) = left(["no clip"], 1, 2, [task_of("no clip", 8, 1e-5, 0)])  # a search of other uses is another one
+    assert judge["seed"] == 101
+    assert left(["no clip"], 1, 2, [task_of("no clip", 1, 4e-5, 1)]) == []
     add(2e-5, 101, 0.1)  # of another rate, as from another search
     assert todo() == [(1e-5, 101)]
     smollm2_reuse.report(1)
