@@ -22,12 +22,12 @@ import argparse
 import csv
 import json
 import multiprocessing
-import queue
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -214,17 +214,6 @@ def sample(model: Any, prompts: Tensor, end: int, longest: int) -> tuple[list[li
     return answers, logps
 
 
-def work(tasks: Any, rows: Any, model: str, device: str) -> None:
-    """Train runs until killed; an error is a row without numbers, which nobody writes."""
-    torch.set_num_threads(1)
-    while True:
-        task = tasks.get()
-        try:
-            rows.put(train(task, model, device))
-        except Exception as error:
-            rows.put(task | {"error": f"{type(error).__name__}: {error}"})
-
-
 def read() -> list[dict[str, str]]:
     """Return all rows of the file."""
     if not CSV.exists():
@@ -333,38 +322,35 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the workers would go on
     device = "cuda" if torch.cuda.is_available() else "cpu"
     end = time.monotonic() + 60 * args.minutes
-    context = multiprocessing.get_context("spawn")
-    tasks, rows = context.Queue(), context.Queue()
-    workers = [
-        context.Process(target=work, args=(tasks, rows, args.model, device), daemon=True) for _ in range(args.workers)
-    ]
-    for worker in workers:
-        worker.start()
-    running: list[dict[str, Any]] = []
+    pool = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,))
+    running: dict[Future[dict[str, Any]], dict[str, Any]] = {}
     failed: list[dict[str, Any]] = []
-    while True:
-        todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, running)]
-        todo = [task for task in todo if task not in failed]
-        for task in todo[: args.workers - len(running)] if len(failed) < args.workers else []:
-            tasks.put(task)
-            running.append(task)
-        if not running:
-            break
-        try:
-            row = rows.get(timeout=max(0.0, end - time.monotonic()))
-        except queue.Empty:
-            print(f"the time is over; rows of finished runs are in {CSV}")
-            break
-        running.remove(task := {name: row[name] for name in RUN})
-        if "error" in row:
-            failed.append(task)
-        else:
-            add(row)
-        print(", ".join(str(x) for x in row.values()), flush=True)
+    try:
+        while True:
+            todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, [*running.values()])]
+            todo = [task for task in todo if task not in failed] if len(failed) < args.workers else []
+            for task in todo[: args.workers - len(running)]:
+                running[pool.submit(train, task, args.model, device)] = task
+            if not running:
+                break
+            ended, _ = wait(running, end - time.monotonic(), FIRST_COMPLETED)
+            if not ended:
+                print(f"the time is over; rows of finished runs are in {CSV}")
+                break
+            for run in ended:
+                task = running.pop(run)
+                if error := run.exception():
+                    failed.append(task)
+                    row = task | {"error": f"{type(error).__name__}: {error}"}
+                else:
+                    add(row := run.result())
+                print(", ".join(str(x) for x in row.values()), flush=True)
+    finally:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        pool.shutdown()
     for uses in args.uses:
         report(uses)
-    for worker in workers:
-        worker.kill()
     if failed:
         raise SystemExit(f"{len(failed)} runs failed")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -165,10 +165,7 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
 def hand_out(add, monkeypatch):
     """Run the command with a `train` of one's own, in threads."""
     monkeypatch.setattr(smollm2_reuse.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(smollm2_reuse.torch, "set_num_threads", lambda count: None)
-    worker = type("Worker", (threading.Thread,), {"kill": lambda self: None})
-    context = SimpleNamespace(Queue=queue.Queue, Process=worker)
-    monkeypatch.setattr(smollm2_reuse.multiprocessing, "get_context", lambda kind: context)
+    monkeypatch.setattr(smollm2_reuse, "ProcessPoolExecutor", lambda workers, *others: ThreadPoolExecutor(workers))
 
     def hand_out(right, workers, minutes=1):
         def train(task, model, device):
@@ -221,12 +218,16 @@ def test_no_run_judges_while_a_search_goes_on(hand_out):
     assert [one for one in begun if one[0] >= 100] == [(100 + i, 4e-5) for i in range(3)]
 
 
-def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out):
+def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypatch):
     begun = []
     with pytest.raises(SystemExit, match="1 runs failed"):
         hand_out(lambda rate, seed: begun.append(rate) or 1 / 0, 1)
     assert begun == [5e-6]
-    hand_out(lambda rate, seed: threading.Event().wait(60), 2, minutes=0.01)
+    over = threading.Event()
+    workers = [SimpleNamespace(kill=over.set)]
+    monkeypatch.setattr(smollm2_reuse.multiprocessing, "active_children", lambda: workers)
+    hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
+    assert over.is_set()
     assert not smollm2_reuse.read()
 
 
