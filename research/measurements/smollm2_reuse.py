@@ -21,13 +21,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import multiprocessing
-import signal
 import statistics
-import sys
 import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +41,7 @@ from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
+from bandpo_runs.training.processes import workers
 
 CSV = Path(__file__).with_suffix(".csv")
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"
@@ -62,7 +61,8 @@ COLUMNS = (*RUN, "right", "reward", "clipped", "seconds", "hardware", "torch", "
 
 
 def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
-    """Train one run in a folder that is deleted, and return its row."""
+    """Train one run on one thread, in a folder that is deleted, and return its row."""
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(on_trl, "BandPOTrainer", Trainer):
         changed = {
             "trust_region": RULES[task["rule"]], "seed": task["seed"], "rounds": task["rounds"], "model": model,
@@ -319,36 +319,34 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many, and stop those left")
     parser.add_argument("--until", type=int, default=20, metavar="SEEDS", help="that judge")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the workers would go on
     device = "cuda" if torch.cuda.is_available() else "cpu"
     end = time.monotonic() + 60 * args.minutes
-    pool = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,))
     running: dict[Future[dict[str, Any]], dict[str, Any]] = {}
     failed: list[dict[str, Any]] = []
     try:
-        while True:
-            todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, [*running.values()])]
-            todo = [task for task in todo if task not in failed] if len(failed) < args.workers else []
-            for task in todo[: args.workers - len(running)]:
-                running[pool.submit(train, task, args.model, device)] = task
-            if not running:
-                break
-            ended, _ = wait(running, end - time.monotonic(), FIRST_COMPLETED)
-            if not ended:
-                print(f"the time is over; rows of finished runs are in {CSV}")
-                break
-            for run in ended:
-                task = running.pop(run)
-                if error := run.exception():
-                    failed.append(task)
-                    row = task | {"error": f"{type(error).__name__}: {error}"}
-                else:
-                    add(row := run.result())
-                print(", ".join(str(x) for x in row.values()), flush=True)
-    finally:
-        for worker in multiprocessing.active_children():
-            worker.kill()
-        pool.shutdown()
+        with workers(args.workers, "the same command goes on") as pool:
+            while True:
+                todo = [task for uses in args.uses for task in left(args.rules, uses, args.until, [*running.values()])]
+                todo = [task for task in todo if task not in failed] if len(failed) < args.workers else []
+                for task in todo[: args.workers - len(running)]:
+                    running[pool.submit(train, task, args.model, device)] = task
+                if not running:
+                    break
+                ended, _ = wait(running, end - time.monotonic(), FIRST_COMPLETED)
+                if not ended:
+                    raise TimeoutError
+                for run in ended:
+                    task, error = running.pop(run), run.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise error
+                    if error:
+                        failed.append(task)
+                        row = task | {"error": f"{type(error).__name__}: {error}"}
+                    else:
+                        add(row := run.result())
+                    print(", ".join(str(x) for x in row.values()), flush=True)
+    except TimeoutError:
+        print(f"the time is over; rows of finished runs are in {CSV}")
     for uses in args.uses:
         report(uses)
     if failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -164,8 +165,7 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
 @pytest.fixture
 def hand_out(add, monkeypatch):
     """Run the command with a `train` of one's own, in threads."""
-    monkeypatch.setattr(smollm2_reuse.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(smollm2_reuse, "ProcessPoolExecutor", lambda workers, *others: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: ThreadPoolExecutor(workers))
 
     def hand_out(right, workers, minutes=1):
         def train(task, model, device):
@@ -174,7 +174,7 @@ def hand_out(add, monkeypatch):
 
         monkeypatch.setattr(smollm2_reuse, "train", train)
         command = ["", "--uses", "1", "--rules", "no clip", "--workers", f"{workers}", "--until", "3"]
-        monkeypatch.setattr(smollm2_reuse.sys, "argv", [*command, "--minutes", f"{minutes}"])
+        monkeypatch.setattr(sys, "argv", [*command, "--minutes", f"{minutes}"])
         smollm2_reuse.main()
 
     return hand_out
@@ -224,10 +224,14 @@ def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypat
         hand_out(lambda rate, seed: begun.append(rate) or 1 / 0, 1)
     assert begun == [5e-6]
     over = threading.Event()
-    workers = [SimpleNamespace(kill=over.set)]
-    monkeypatch.setattr(smollm2_reuse.multiprocessing, "active_children", lambda: workers)
+
+    class Killed(ThreadPoolExecutor):
+        def __exit__(self, error, *others):
+            assert error is TimeoutError
+            over.set()
+
+    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: Killed(workers))
     hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
-    assert over.is_set()
     assert not smollm2_reuse.read()
 
 
