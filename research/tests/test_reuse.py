@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from bandpo import doctor
 from bandpo.trust_regions.rules import Clip
 from bandpo_runs.training.doctor import _AT_ONE_USE
 from research.bench import read_contest
+from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares
 from research.measurements.sampler import measured
 from research.report.rows import Pair, judged
@@ -73,6 +75,19 @@ def test_the_measured_sampler_is_as_near_as_its_dtype():
     assert not exact.any()
     assert (10 * near[:, :2] < far[:, :2]).all()
     assert (near[:, 1] < near[:, 0] ** 2 * 10).all()  # a divergence is of second order
+
+
+def test_a_share_is_of_the_setting_that_a_contest_chose_last(tmp_path, monkeypatch):
+    told = dict(zip(reuse_rates.COLUMNS, ("reuse once", "w", "none", "Clip", "first choice", *[1] * 5), strict=True))
+    monkeypatch.setattr(reuse_rates, "CSV", tmp_path / "rates.csv")
+    monkeypatch.setattr(reuse_rates, "wanted", lambda one: 1)
+    monkeypatch.setattr(reuse_rates, "row_of", lambda one: told | {"setting": one.setting})
+    for chosen in ("first choice", "second choice"):
+        one = SimpleNamespace(place=("reuse once", "w", "none"), told={"family": "Clip"}, setting=chosen)
+        monkeypatch.setattr(reuse_rates, "kept", lambda one=one: [one])
+        reuse_rates.main()
+        rows = list(csv.DictReader(reuse_rates.CSV.read_text().splitlines()))
+        assert [row["setting"] for row in rows] == [chosen]
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
