@@ -9,7 +9,6 @@ of tests/hosts/test_axolotl.py, which train a tiny model through axolotl's own `
 """
 
 import argparse
-import csv
 import datetime
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from trl_versions import pinned, test
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 
 RELEASES = ("0.19.0",)
 # With what they need, and alone.
@@ -59,14 +58,11 @@ def environment(folder: Path, axolotl: str) -> Path:
 
 def write(rows: list[dict[str, str]]) -> None:
     """Replace the rows of these releases, and keep the others."""
-    path, found = Path(__file__).with_suffix(".csv"), []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            found += csv.DictReader(file)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows([each for each in found if each["axolotl"] not in {row["axolotl"] for row in rows}] + rows)
+    path = Path(__file__).with_suffix(".csv")
+    found = read_rows(path)
+    write_rows(
+        path, [each for each in found if each["axolotl"] not in {row["axolotl"] for row in rows}] + rows, COLUMNS
+    )
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ is what the command had before.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import math
 import os
@@ -132,7 +131,7 @@ def main() -> None:
         rows.append(row)
         print(*row.values(), flush=True)
     if args.write:
-        from bandpo_runs.provenance import source_commit
+        from bandpo_runs.provenance import source_commit, write_rows
 
         facts = {
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -140,10 +139,7 @@ def main() -> None:
             "commit": source_commit(),
             "command": "python benchmarks/calibration.py --write",
         }
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*rows[0], *facts])
-            writer.writeheader()
-            writer.writerows({**row, **facts} for row in rows)
+        write_rows(ROWS, [{**row, **facts} for row in rows])
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import rewards
 import scorers
 
 from bandpo.rewards import equivalence, grading
+from bandpo_runs.provenance import write_rows
 
 FILES = ["quantities.py", "notation.py", "answers.py", "boxes.py", "final_answer.py", "grading.py"]
 FOLDER = Path(grading.__file__).parent
@@ -286,7 +287,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder, args.only)
     if args.write:
-        reading.write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
+        write_rows(Path(__file__).with_suffix(".csv"), found)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ in a row, and kept it if it is at least 0.8 of them; what lies between is neithe
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import platform
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from bandpo_runs.evals.results import read_log
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
 
 HERE = Path(__file__).resolve().parent
@@ -153,25 +153,19 @@ def main() -> int:
     if args.page:
         from coverage import page
 
-        rows = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()))
+        rows = read_rows(ROWS)
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "collapse", tables(rows)), encoding="utf-8")
         return 0
     rows = list(of_runs(args.runs) if args.runs else made_rows(args.trials))
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
-        from bandpo_runs.provenance import source_commit
-
-        fields = [*next(made_rows(1)), "hardware", "commit", "command"]
-        old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []
+        old = read_rows(ROWS)
         command = f"python benchmarks/collapse.py {'--runs RUNS ' if args.runs else ''}--write"
         facts = {"hardware": f"{platform.machine()}, {os.cpu_count()} cores", "commit": source_commit()}
         rows = [{**row, **facts, "command": command} for row in rows]
         kept = [row for row in old if row["command"] != command]
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fields)
-            writer.writeheader()
-            writer.writerows(sorted([*kept, *rows], key=lambda row: row["command"]))
+        write_rows(ROWS, sorted([*kept, *rows], key=lambda row: row["command"]))
     return 0
 
 

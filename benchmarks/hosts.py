@@ -9,7 +9,6 @@ where a test failed, or none of a HOST ran. Other trainers' rows are in host_ins
 """
 
 import argparse
-import csv
 import datetime
 import os
 import platform
@@ -22,7 +21,7 @@ from pathlib import Path
 import trl_versions
 from trl_versions import ROOT
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"
@@ -106,12 +105,8 @@ def main() -> None:
     for one in ran.values():
         print(one)
     if args.write:
-        with CSV.open(newline="", encoding="utf-8") as file:
-            rows = {one["host"]: one for one in csv.DictReader(file)} | ran
-        with CSV.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows[host] for host in HOSTS if host in rows)
+        rows = {one["host"]: one for one in read_rows(CSV)} | ran
+        write_rows(CSV, [rows[host] for host in HOSTS if host in rows], COLUMNS)
     if missing := [host for host in args.hosts if host not in ran]:
         raise SystemExit(f"no test of {', '.join(missing)} ran here")
     raise SystemExit(any("failed" in one.get("clip", "") for one in ran.values()))

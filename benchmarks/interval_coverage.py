@@ -13,7 +13,6 @@ mean width of the intervals in points.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import platform
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
 from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
@@ -265,7 +265,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the tables of research/pages/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
-        rows = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()))
+        rows = read_rows(ROWS)
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "coverage", tables(rows)), encoding="utf-8")
         return 0
     begun, rows = time.perf_counter(), []
@@ -274,8 +274,6 @@ def main() -> int:
         print(*(f"{value!s:>{width}}" for value, width in zip(row.values(), (55, 30, 4, 3, 5, 7, 7, 6), strict=True)))
     print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
     if args.write:
-        from bandpo_runs.provenance import source_commit
-
         facts = {
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
             "numpy": np.__version__,
@@ -283,12 +281,9 @@ def main() -> int:
             "command": f"{COMMAND}{f' --samples {args.samples}' if args.samples else ''} --write",
         }
         new = {_key(row): {**row, **facts} for row in rows}
-        old = list(csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines())) if ROWS.exists() else []
+        old = read_rows(ROWS)
         table = {_key(row): row for row in old} | new
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*rows[0], *facts])
-            writer.writeheader()
-            writer.writerows(table.values())
+        write_rows(ROWS, table.values())
     return 0
 
 

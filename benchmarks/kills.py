@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import csv
 import json
 import os
 import random
@@ -382,6 +381,7 @@ def main() -> int:
     import bandpo_runs.data.preparation
     import bandpo_runs.evals.draw
     import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
+    from bandpo_runs.provenance import read_rows, write_rows
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()
@@ -393,12 +393,8 @@ def main() -> int:
         rows.append(summary(name, log, args.seed, commit))
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items() if value != 0), flush=True)
     if args.write:
-        with ROWS.open(newline="") if ROWS.exists() else open(os.devnull) as file:  # noqa: PTH123
-            others = [row for row in csv.DictReader(file) if row["kind"] not in chosen]
-        with ROWS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(sorted([*others, *rows], key=lambda row: list(SHARES).index(row["kind"])))
+        others = [row for row in read_rows(ROWS) if row["kind"] not in chosen]
+        write_rows(ROWS, sorted([*others, *rows], key=lambda row: list(SHARES).index(row["kind"])), COLUMNS)
     return int(any(row[key] for row in rows for key in WRONG))
 
 

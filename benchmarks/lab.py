@@ -8,13 +8,13 @@ finished runs into rows. A number that was not reached is empty; `censored_at` t
 """
 
 import argparse
-import csv
 import math
 import warnings
 from pathlib import Path
 from typing import Any
 
 from bandpo.losses import method
+from bandpo_runs.provenance import read_rows, write_rows
 from bandpo_runs.reports.runs import NUMBERS, Run, read_runs, summarize
 from bandpo_runs.training.side_by_side import plan, run_all
 
@@ -67,10 +67,7 @@ def key_of(row: dict[str, Any]) -> tuple[str, float, str, int, int]:
 
 
 def known() -> set[tuple[str, float, str, int, int]]:
-    if not CSV.exists():
-        return set()
-    with CSV.open(newline="", encoding="utf-8") as file:
-        return {key_of(row) for row in csv.DictReader(file)}
+    return {key_of(row) for row in read_rows(CSV)}
 
 
 def write(folders: list[Path]) -> None:
@@ -79,19 +76,13 @@ def write(folders: list[Path]) -> None:
     have = known()
     rows = [row for row in rows if key_of(row) not in have]
     if rows:
-        new = not CSV.exists()
-        with CSV.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
+        write_rows(CSV, rows, add=True)
     print(f"{len(rows)} new rows in {CSV}")
 
 
 def table() -> None:
     """Markdown: a table for each sweep, then one that sets the learning rates of a scene side by side."""
-    with CSV.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(CSV)
     labels = [method(name).objective.trust_region.label for name in METHODS]
     sweeps: dict[str, dict[str, list[dict[str, str]]]] = {}
     for name, (scene, rate, rounds) in SWEEPS.items():

@@ -14,9 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from reading import write
-
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 
 COLUMNS = ["kind", "repository", "at", "path", "command", "code", "result", "commit"]
 GRPO = "expert_guy/post_training_project/threestage/stage2_output"
@@ -91,7 +89,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder)
     if args.write:
-        write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
+        write_rows(Path(__file__).with_suffix(".csv"), found)
 
 
 if __name__ == "__main__":

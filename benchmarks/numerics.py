@@ -16,7 +16,6 @@ that are measured; the root does not depend on it, and where Newton's method doe
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import math
 import platform
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 
 import bandpo
 from bandpo.numerics import LOG_P_MAX, log1mexp
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.
@@ -604,29 +603,18 @@ KEY = ("divergence", "dtype", "mode", "delta")
 
 def write(rows: list[dict[str, Any]]) -> None:
     """Put rows into the file in the place of those of the same divergence, dtype, mode and radius."""
-    known = read()
-    merged = {tuple(str(row[k]) for k in KEY): row for row in [*known, *rows]}
+    merged = {tuple(str(row[k]) for k in KEY): row for row in [*read_rows(ROWS), *rows]}
     order = {name: i for i, name in enumerate(DIVERGENCES)}
     table = sorted(
         merged.values(),
         key=lambda row: (row["mode"], row["dtype"], order[row["divergence"]], float(row["delta"] or 0)),
     )
-    with ROWS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(table)
-
-
-def read() -> list[dict[str, Any]]:
-    if not ROWS.exists():
-        return []
-    with ROWS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    write_rows(ROWS, table)
 
 
 def tables() -> dict[str, str]:
     """The tables of the page by name."""
-    rows = read()
+    rows = read_rows(ROWS)
 
     def worst(row: dict[str, Any]) -> float:
         return max(float(row["low_bound"]), float(row["high_bound"]))

@@ -9,7 +9,6 @@ times as fast in a case that users have, or if it is what makes the case possibl
 
 import argparse
 import contextlib
-import csv
 import platform
 import statistics
 import time
@@ -26,7 +25,7 @@ import bandpo
 from bandpo import Band
 from bandpo.band import Divergence, kl, operator, solver
 from bandpo.band.divergences import divergence
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit, write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]
@@ -155,10 +154,7 @@ def main() -> None:
             *case, f"{fast:.2f} ms with it, {slow:.2f} without: {slow / fast:.2f} times as fast", sep=", ", flush=True
         )
     if arguments.write:
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(ROWS, rows)
 
 
 if __name__ == "__main__":

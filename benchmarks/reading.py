@@ -27,13 +27,12 @@ answers in these repositories (of long files a part, drawn at random), with the 
 """
 
 import argparse
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 
 COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]
@@ -138,14 +137,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.folder)
     if args.write:
-        write(Path(__file__).with_suffix(".csv"), COLUMNS, found)
-
-
-def write(path: Path, columns: list[str], found: list[dict]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(found)
+        write_rows(Path(__file__).with_suffix(".csv"), found)
 
 
 if __name__ == "__main__":

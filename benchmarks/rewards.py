@@ -22,7 +22,6 @@ ones, `errors` the answers on which the scorer failed, `exceptions` what came ou
 
 import argparse
 import contextlib
-import csv
 import gzip
 import importlib.metadata
 import json
@@ -40,15 +39,9 @@ import psutil
 
 from bandpo.rewards import grading
 from bandpo.rewards.workers.pool import Stopped
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit, write_rows
 
 ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
-COLUMNS = [
-    *("case", "answers", "parsed", "right", "unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"),
-    *("longest_s", "first_s", "seconds", "per_second"),
-    *("cpu_s", "p50_ms", "p99_ms", "parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb", "workers", "runs"),
-    *("load", "hardware", "python", "math_verify", "commit"),
-]
 
 # ---- made answers
 
@@ -482,7 +475,7 @@ def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) ->
     row = {"case": case, **dict.fromkeys(("answers", "parsed", "right", "seconds", "cpu_s", "longest_s"), 0)}
     row |= dict.fromkeys(("unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"), 0)
     row |= dict.fromkeys(("parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb"), 0) | before
-    names = {"ok": "ok", "unparsed": "unparsed", "timeout": "timeouts", "error": "errors"}
+    names = {"unparsed": "unparsed", "timeout": "timeouts", "error": "errors"}
     send, start = pool.map, pool._start
 
     def count_answers(pairs):
@@ -508,7 +501,8 @@ def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) ->
         took = time.perf_counter() - began
         for graded in grades:
             row["right"] += graded.score
-            row[names[graded.status]] = row.get(names[graded.status], 0) + 1
+            if graded.status in names:
+                row[names[graded.status]] += 1
         workers = [psutil.Process(pid).memory_info().rss for pid in pool.pids()]
         sizes.append((parent.memory_info().rss, max(workers, default=0)))
         early, late = sizes[min(len(sizes) - 1, 9)], [max(size) for size in zip(*sizes[-10:], strict=True)]
@@ -595,12 +589,7 @@ def main() -> None:
     for row in rows:
         print({key: value for key, value in row.items() if value is not None})
     if args.write:
-        with ROWS.open(newline="", encoding="utf-8") as file:
-            rows = [*csv.DictReader(file), *rows]
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(ROWS, rows, add=True)
 
 
 if __name__ == "__main__":

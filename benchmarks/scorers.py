@@ -10,7 +10,6 @@ TRL's scorer needs the environment of `constraints.txt`, verl's two that of `con
 """
 
 import argparse
-import csv
 import importlib.util
 import logging
 import re
@@ -22,6 +21,7 @@ from typing import NamedTuple
 import yaml
 
 from bandpo.rewards.grading import grade
+from bandpo_runs.provenance import read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
@@ -269,8 +269,7 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
 
 
 def _reading_page() -> str:
-    with READING.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(READING)
     models = [row for row in rows if row["writing"] == "as written" and not row["set"].startswith("answers")]
     shown = [row for row in rows if row not in models]
     total = {name: str(sum(int(row[name]) for row in models)) for name in list(rows[0])[2:-1]}
@@ -284,10 +283,9 @@ def _plain(row: dict[str, str]) -> list[str]:
 
 def _tricky_page() -> str:
     lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
-    with COUNTS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            where = _code(FORMS[row["form"]].format("..."))
-            lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
+    for row in read_rows(COUNTS):
+        where = _code(FORMS[row["form"]].format("..."))
+        lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
     return "\n".join(lines)
 
 
@@ -300,13 +298,8 @@ def scores() -> dict[str, list[int]]:
     return found
 
 
-def read() -> list[dict[str, str]]:
-    with ROWS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def page() -> str:
-    rows = read()
+    rows = read_rows(ROWS)
     wrong = {name: sum(row[name] != row["right"] for row in rows) for name in SCORERS}
     counts = ", ".join(f"{name} {number}" for name, number in wrong.items()) + "."
     head = INTRODUCTION.replace("{cases}", str(len(rows))).replace("{wrong}", counts)
@@ -315,8 +308,7 @@ def page() -> str:
 
 
 def _checks_page() -> str:
-    with CHECKS.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(CHECKS)
     needed = [row for row in rows if row["stopped"] == "fails"]
     counts = [[int(row[name]) for name in ("stopped", "gained", "lost", "let_in")] for row in rows if row not in needed]
     stop, gain = sum(bool(row[0]) for row in counts), sum(bool(row[1]) for row in counts)
@@ -331,8 +323,7 @@ def _checks_page() -> str:
 
 
 def _speed() -> str:
-    with (ROOT / "benchmarks" / "rewards.csv").open(newline="", encoding="utf-8") as file:
-        rows = {row["case"]: row for row in csv.DictReader(file)}  # the latest of each
+    rows = {row["case"]: row for row in read_rows(ROOT / "benchmarks" / "rewards.csv")}  # the latest of each
     lines = [
         "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
         "|---|---|---|---|---|",
@@ -381,12 +372,8 @@ def main() -> None:
         for case in bad:
             print(case.form, case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
         if args.write:
-            with MISJUDGED.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([Tricky._fields[:-1], *(case[:-1] for case in bad)])
-            with COUNTS.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, list(counts[0]))
-                writer.writeheader()
-                writer.writerows(counts)
+            write_rows(MISJUDGED, [dict(zip(Tricky._fields[:-1], case, strict=False)) for case in bad])
+            write_rows(COUNTS, counts)
         return
     if args.page:
         PAGE.write_text(page(), encoding="utf-8")
@@ -397,13 +384,11 @@ def main() -> None:
             right, *(f"{name} {column[i]}" for name, column in found.items()), repr(text[:50]), repr(answer), sep="\t"
         )
     if args.write:
-        old = {(row["text"], row["answer"]): row for row in read()} if ROWS.exists() else {}
-        with ROWS.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
-            writer.writeheader()
-            for i, (text, answer, right) in enumerate(CASES):
-                row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
-                writer.writerow({**row, **{name: column[i] for name, column in found.items()}})
+        old, rows = {(row["text"], row["answer"]): row for row in read_rows(ROWS)}, []
+        for i, (text, answer, right) in enumerate(CASES):
+            row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
+            rows.append({**row, **{name: column[i] for name, column in found.items()}})
+        write_rows(ROWS, rows, COLUMNS)
 
 
 if __name__ == "__main__":

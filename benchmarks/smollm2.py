@@ -10,7 +10,6 @@ research/measurements/smollm2_reuse.py, each with a learning rate of its own.
 """
 
 import argparse
-import csv
 import hashlib
 import json
 import statistics
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from bandpo_runs.config.recipe import RunConfig, load
-from bandpo_runs.provenance import hardware, source_commit, versions
+from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
 from bandpo_runs.statistics.intervals import Spread, clustered_error
 from bandpo_runs.training.on_trl import run
 from research.measurements.smollm2_reuse import right
@@ -30,13 +29,6 @@ COLUMNS: tuple[str, ...] = (
     "rule", "seed", "settings", "rounds", "completions", "learning_rate", "measure", "value", "low", "high",
     "seconds", "hardware", "torch", "commit",
 )  # fmt: skip
-
-
-def read() -> list[dict[str, str]]:
-    if not CSV.exists():
-        return []
-    with CSV.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def row(told: dict[str, Any], measure: str, found: Spread | float) -> dict[str, Any]:
@@ -66,7 +58,7 @@ def train(config: RunConfig, before: dict[str, Spread]) -> None:
     """The rows of one run; `before` has what each model was worth, where it is known."""
     told = told_of(config)
     name = f"{told['rule']}, seed {config.seed}"
-    if any(told.items() <= one.items() for one in read()):
+    if any(told.items() <= one.items() for one in read_rows(CSV)):
         print(f"{name}: its rows are there", flush=True)
         return
     folder = Path(config.output)
@@ -84,12 +76,8 @@ def train(config: RunConfig, before: dict[str, Spread]) -> None:
         "hardware": f"{hardware(False)}, {torch.get_num_threads()} threads",
         "torch": versions(("torch",))["torch"], "commit": source_commit(),
     }  # fmt: skip
-    new = not CSV.exists()
-    with CSV.open("a", newline="", encoding="utf-8") as file:  # other processes may add theirs meanwhile
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(row(told, measure, found) | made_by for measure, found in measures.items())
+    rows = [row(told, measure, found) | made_by for measure, found in measures.items()]
+    write_rows(CSV, rows, COLUMNS, add=True)  # other processes may add theirs meanwhile
     print(f"{name}: {measures['right after'].value:.3f} are right", flush=True)
 
 

@@ -20,7 +20,6 @@ test then is
 import argparse
 import collections
 import copy
-import csv
 import gc
 import hashlib
 import json
@@ -285,7 +284,7 @@ def main() -> None:
     import transformers
     import trl
 
-    from bandpo_runs.provenance import source_commit
+    from bandpo_runs.provenance import source_commit, write_rows
 
     suite = (args.folder / "VERSION").read_text().strip()
     git = subprocess.run(["git", "-C", args.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
@@ -330,13 +329,7 @@ def main() -> None:
     }
     print(f"\n{row}")
     if args.write:
-        path = Path(__file__).with_suffix(".csv")
-        new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        write_rows(Path(__file__).with_suffix(".csv"), [row], add=True)
     raise SystemExit(bool(found["failed"]) or not all(same))
 
 

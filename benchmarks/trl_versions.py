@@ -11,7 +11,6 @@ TRL (tests/integrations/test_trl.py and test_trl_objectives.py) and, from TRL 1.
 """
 
 import argparse
-import csv
 import os
 import platform
 import re
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 
 ROOT = Path(__file__).parent.parent
 # The last patch of every minor, and a transformers from the days of its release.
@@ -154,15 +153,9 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
 def write(rows: list[dict[str, object]]) -> None:
     """Replace the rows of these environments, and keep the others."""
     path = Path(__file__).with_suffix(".csv")
-    found: list[dict[str, object]] = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            found += csv.DictReader(file)
+    found = read_rows(path)
     merged = {(str(each["trl"]), str(each["transformers"])): each for each in [*found, *rows]}
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(merged[key] for key in sorted(merged, key=lambda key: [*map(Version, key)]))
+    write_rows(path, [merged[key] for key in sorted(merged, key=lambda key: [*map(Version, key)])], COLUMNS)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ verl's own worker (FSDP 2, gloo, one and two processes, four updates).
 """
 
 import argparse
-import csv
 import datetime
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from packaging.version import Version
 from trl_versions import ROOT, overlay, test
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1")
 # The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no
@@ -54,15 +53,9 @@ def result(python: Path, file: str, chosen: str) -> str:
 def write(rows: list[dict[str, str]]) -> None:
     """Replace the rows of these releases, and keep the others."""
     path = Path(__file__).with_suffix(".csv")
-    found: list[dict[str, str]] = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            found += csv.DictReader(file)
+    found = read_rows(path)
     kept = [each for each in found if each["verl"] not in {row["verl"] for row in rows}]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(sorted([*kept, *rows], key=lambda row: Version(row["verl"])))
+    write_rows(path, sorted([*kept, *rows], key=lambda row: Version(row["verl"])), COLUMNS)
 
 
 def main() -> None:

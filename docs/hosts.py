@@ -11,20 +11,15 @@ for what that imports), "its formula" (written again in the test) or "its config
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from bandpo.integrations import HOSTS
+from bandpo_runs.provenance import read_rows
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
 RUNS = Path(__file__).parent.parent / "benchmarks"
 COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date, commit")
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def results() -> dict[str, list[dict[str, str]]]:
@@ -32,14 +27,14 @@ def results() -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
     cells = {"run": "real function", "clip": "bit for bit", "band": "equal"}
     failed = {"clip": "failed", "band": "failed"}
-    for row in read(RUNS / "host_installs.csv"):  # on several Pythons: one of those where it can be imported counts
+    for row in read_rows(RUNS / "host_installs.csv"):  # on several Pythons: one of those that can import it counts
         passed = row["imports"] == "yes" and re.fullmatch(r"\d+ passed(, \d+ (deselected|warnings?))*", row["tests"])
         if passed or row["host"] not in found:
             one = row | cells | {"version": row["installed"].partition("==")[2]} | ({} if passed else failed)
             found[row["host"]] = [one]
-    found |= {row["host"]: [row] for row in read(RUNS / "hosts.csv")}
+    found |= {row["host"]: [row] for row in read_rows(RUNS / "hosts.csv")}
     releases: dict[str, dict[str, str]] = {}
-    for row in read(RUNS / "verl_versions.csv"):
+    for row in read_rows(RUNS / "verl_versions.csv"):
         last = releases.get(row["verl"], row | cells | {"run": "trained", "version": row["verl"]})
         releases[row["verl"]] = last | ({} if row["result"].startswith("passed") else failed)
     found["verl"] = sorted(releases.values(), key=lambda row: [*map(int, row["verl"].split("."))], reverse=True)
@@ -49,7 +44,7 @@ def results() -> dict[str, list[dict[str, str]]]:
 def table() -> str:
     """Write the table."""
     lines, ran = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"], results()
-    for row in read(ROWS):
+    for row in read_rows(ROWS):
         module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
         takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
         hook, anchor, average = row["hook"], row["anchor"], row["average"]

@@ -7,7 +7,6 @@ bounds. Right: rounds until half of the lab's answers work (scene tail, learning
 benchmarks/lab.csv.
 """
 
-import csv
 import statistics
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bandpo import Band, Clip
+from bandpo_runs.provenance import read_rows
 from bandpo_runs.reports.charts import DASHES
 from bandpo_runs.reports.templates import DARK, LIGHT
 
@@ -37,8 +37,8 @@ PAPERS = {"light": ("#1f2328", "#8c959f", LIGHT), "dark": ("#e6edf3", "#8b949e",
 
 
 def rounds() -> dict[str, list[float]]:
-    with (HERE.parent / "benchmarks" / "lab.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["scene"], row["learning_rate"]) == ("tail", "5e-06")]
+    rows = read_rows(HERE.parent / "benchmarks" / "lab.csv")
+    rows = [row for row in rows if (row["scene"], row["learning_rate"]) == ("tail", "5e-06")]
     return {label: [float(row["half_work"]) for row in rows if row["label"] == label] for label in BARS}
 
 

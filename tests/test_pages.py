@@ -138,13 +138,13 @@ def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
     """`python docs/hosts.py` writes it from what scripts ran; what was only read has no result in it."""
     hosts = load("docs/hosts.py")
     assert hosts.PAGE.read_text(encoding="utf-8") == hosts.page()
-    read = [row["host"] for row in hosts.read(hosts.ROWS) if row["host"] not in hosts.results()]
+    read = [row["host"] for row in hosts.read_rows(hosts.ROWS) if row["host"] not in hosts.results()]
     assert read == ["TRL, `use_vllm=True`", "TRL, images", "TRL, ZeRO-3 or FSDP"]
     assert hosts.table().count(" read | not run | not run |  |") == 3
     for name in ("hosts", "host_installs", "verl_versions"):
         (tmp_path / f"{name}.csv").write_text((hosts.RUNS / f"{name}.csv").read_text().splitlines()[0] + "\n")
     monkeypatch.setattr(hosts, "RUNS", tmp_path)
-    assert hosts.table().count(" | read | not run | not run |") == len(hosts.read(hosts.ROWS))
+    assert hosts.table().count(" | read | not run | not run |") == len(hosts.read_rows(hosts.ROWS))
     skyrl = "host,installed,imports,tests,date,commit\nSkyRL,x==1,yes,"
     for text in ("1 failed", "2 passed, 1 error", "1 passed, 3 skipped", "1 passed, 3 deselected, 1 warning"):
         (tmp_path / "host_installs.csv").write_text(f'{skyrl}"{text}",,\n')

@@ -16,7 +16,6 @@ smoothed measurement. For fixed radii target and distances are empty. `value_fir
 """
 
 import argparse
-import csv
 import json
 import warnings
 from pathlib import Path
@@ -27,6 +26,7 @@ import numpy as np
 from bandpo import Adaptive, Band, Controlled, Quantile, Region
 from bandpo.trust_regions import Tilt
 from bandpo.trust_regions.base import find_one
+from bandpo_runs.provenance import write_rows
 from bandpo_runs.reports.runs import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all
 from research.rules.laws import PI
@@ -124,10 +124,7 @@ def main() -> None:
     rows = [row_of(runs[job.folder]) for job in jobs]
     for row in rows:
         print({key: value for key, value in row.items() if value != ""})
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(CSV, rows)
 
 
 if __name__ == "__main__":

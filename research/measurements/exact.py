@@ -12,7 +12,6 @@ within the radius and the whole beyond it. `--write` writes research/measurement
 
 import argparse
 import copy
-import csv
 import platform
 import random
 from pathlib import Path
@@ -26,7 +25,7 @@ from bandpo import Band, group_advantages, policy_loss
 from bandpo.band import divergence_at
 from bandpo.losses import token_logps
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit, write_rows
 from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
@@ -176,10 +175,7 @@ def main() -> None:
             "python": platform.python_version(),
             "commit": source_commit(),
         }
-        with Path(__file__).with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*rows[0], *facts], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(row | facts for row in rows)
+        write_rows(Path(__file__).with_suffix(".csv"), [row | facts for row in rows])
 
 
 if __name__ == "__main__":

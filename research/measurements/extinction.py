@@ -30,7 +30,6 @@ A run is lost if P("work") < .05 at its end. Rows are long: one number, with its
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -43,7 +42,7 @@ import torch
 from scipy.stats import spearmanr
 
 from bandpo import Band, ByProbability, BySign, Clip
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 from research.statistics import extinction_rate
 from research.worlds import Learner, arithmetic, compiled, make_world, scene
 from research.worlds.world import GUESS, WORK, log_softmax
@@ -352,8 +351,7 @@ def chain(first: int = 52_000, count: int = 256) -> list[dict[str, Any]]:
 
 
 def summary() -> list[dict[str, Any]]:
-    with CSV.open(encoding="utf-8", newline="") as file:
-        told = list(csv.DictReader(file))
+    told = read_rows(CSV)
     rows: list[dict[str, Any]] = []
     lost = [row for row in told if (row["part"], row["scene"], row["measure"]) == ("freeze", "rare and noisy", "lost")]
     for what in dict.fromkeys(row["what"] for row in lost):
@@ -397,13 +395,7 @@ def main() -> None:
     }
     rows = [row | same for row in todo[args.part]()]
     if args.write:
-        if CSV.exists():
-            with CSV.open(encoding="utf-8", newline="") as file:
-                rows = [row for row in csv.DictReader(file) if row["part"] != args.part] + rows
-        with CSV.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(CSV, [row for row in read_rows(CSV) if row["part"] != args.part] + rows)
 
 
 if __name__ == "__main__":

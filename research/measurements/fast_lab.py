@@ -21,7 +21,6 @@ model, does not count. "side by side" is eight runs in one process, per round of
 
 import argparse
 import cProfile
-import csv
 import itertools
 import pstats
 import statistics
@@ -37,7 +36,7 @@ from scipy import stats
 
 from bandpo.losses import method
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, source_commit, versions
+from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
 from bandpo_runs.training.on_trl import run
 from bandpo_runs.training.side_by_side import plan
 from research.fast_lab import Row, train
@@ -73,28 +72,12 @@ def numbers(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def key_of(row: dict[str, Any]) -> tuple[str, float, str, int, int]:
     return row["scene"], float(row["learning_rate"]), row["label"], int(row["seed"]), int(row["rounds"])
 
 
 def agree(seeds: list[int]) -> None:
-    have = {key_of(row) for row in read(CSV)}
+    have = {key_of(row) for row in read_rows(CSV)}
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
             label = method(rule).objective.trust_region.label
@@ -105,18 +88,21 @@ def agree(seeds: list[int]) -> None:
             found = train(scene, rule, left, learning_rate=rate, rounds=rounds)
             seconds = round((time.monotonic() - began) / len(left), 1)
             named = [dict(zip(KEY, (scene, rate, label, seed, rounds), strict=True)) for seed in left]
-            append(CSV, [a | numbers(b) | {"seconds": seconds} | about() for a, b in zip(named, found, strict=True)])
+            rows = [a | numbers(b) | {"seconds": seconds} | about() for a, b in zip(named, found, strict=True)]
+            write_rows(CSV, rows, add=True)
             print(scene, rule, f"{seconds} s each", flush=True)
 
 
 def table() -> None:
-    theirs = {key_of(row): row for row in read(TRL)}
+    theirs = {key_of(row): row for row in read_rows(TRL)}
     print("| scene | rule | pairs | number | TRL | fast loop | difference, 95 % |\n|---|---|---|---|---|---|---|")
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
             label = method(rule).objective.trust_region.label
             mine = [
-                row for row in read(CSV) if key_of(row)[:3] == (scene, rate, label) and row["rounds"] == str(rounds)
+                row
+                for row in read_rows(CSV)
+                if key_of(row)[:3] == (scene, rate, label) and row["rounds"] == str(rounds)
             ]
             pairs = [(theirs[key_of(row)], row) for row in mine if key_of(row) in theirs]
             for name in NUMBERS:
@@ -134,7 +120,7 @@ def compared(known: list[tuple[float, float]]) -> str:
 
 
 def make_pairs(count: int, scenes: list[str]) -> None:
-    have = {(row["scene"], int(row["seed"]), row["way"]) for row in read(PAIRS)}
+    have = {(row["scene"], int(row["seed"]), row["way"]) for row in read_rows(PAIRS)}
     for seed in range(count):
         start, rule = seed % STARTS, RULES[seed // STARTS % len(RULES)]
         for (scene, rate, rounds), way in itertools.product(SHORT, WAYS):
@@ -150,12 +136,13 @@ def make_pairs(count: int, scenes: list[str]) -> None:
                 row = {"scene": scene, "learning_rate": rate, "label": label, "start": start, "seed": seed}
                 row |= {"rounds": rounds, "way": way, **numbers(rows)}
                 row |= {"rewards": " ".join(f"{each['reward']:.4g}" for each in rows)}
-                append(PAIRS, [row | {"cpu_seconds": round(time.process_time() - began, 1)} | about()])
+                row |= {"cpu_seconds": round(time.process_time() - began, 1)}
+                write_rows(PAIRS, [row | about()], add=True)
                 print(scene, rule, seed, way, row["reward_mean"], flush=True)
 
 
 def pairs_table() -> None:
-    runs = {(row["way"], row["scene"], row["seed"]): row for row in read(PAIRS)}
+    runs = {(row["way"], row["scene"], row["seed"]): row for row in read_rows(PAIRS)}
     # One that was interrupted between both ways has no pair.
     whole = [key[1:] for key in runs if key[0] == WAYS[0] and (WAYS[1], *key[1:]) in runs]
     pairs = [(runs[WAYS[0], *key], runs[WAYS[1], *key]) for key in whole]
@@ -218,9 +205,9 @@ def measure(repeats: int) -> None:
             }
             for way, (wall, cpu) in ways.items():
                 row = {"scene": scene, "way": way, "wall_seconds": round(wall, 4), "cpu_seconds": round(cpu, 4)}
-                append(TIMES, [row | about()])
+                write_rows(TIMES, [row | about()], add=True)
     for scene in ("storm", "tail"):
-        rows = [row for row in read(TIMES) if row["scene"] == scene]
+        rows = [row for row in read_rows(TIMES) if row["scene"] == scene]
         base = {}
         for way in dict.fromkeys(row["way"] for row in rows):
             mine = [row for row in rows if row["way"] == way]

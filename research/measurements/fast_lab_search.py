@@ -14,7 +14,6 @@ extremes over the rounds; `right_end`, the share of right answers, before labels
 """
 
 import argparse
-import csv
 import dataclasses
 import time
 from collections import defaultdict
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, source_commit, versions
+from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
 from research.fast_lab import train
 from research.lab_settings import Settings
 
@@ -62,26 +61,10 @@ def runs(name: str, rule: str, start_seed: int, seeds: list[int]) -> list[dict[s
     return [row | about | {"commit": source_commit()} for row in out]
 
 
-def read() -> list[dict[str, str]]:
-    if not CSV.exists():
-        return []
-    with CSV.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(rows: list[dict[str, Any]]) -> None:
-    before = read()
-    with CSV.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list((before or rows)[0]))  # in the order of the file
-        if not before:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def table() -> None:
     """Of each setting and rule: how many runs lost the strategy, never had it, or have it at the end."""
     cells: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for row in read():
+    for row in read_rows(CSV):
         cells[row["name"], row["rule"]].append(row)
     print(
         "| setting | rule | runs | ends below 0.05 | of these had been above 0.1 | ends above 0.9 | right at the end |"
@@ -110,12 +93,12 @@ def main() -> None:
         return
     for name in args.names or SETTINGS:
         for rule in args.rules.split(","):
-            have = {tuple(row[key] for key in KEY) for row in read()}
+            have = {tuple(row[key] for key in KEY) for row in read_rows(CSV)}
             seeds = list(range(*map(int, args.seeds.split(":"))))
             seeds = [seed for seed in seeds if (name, rule, str(args.start_seed), str(seed)) not in have]
             if seeds:
                 rows = runs(name, rule, args.start_seed, seeds)
-                write(rows)
+                write_rows(CSV, rows, add=True)
                 ends = sorted(row["p_work_end"] for row in rows)
                 print(name, rule, "P(work) at the end:", *(f"{end:.3f}" for end in ends), flush=True)
 

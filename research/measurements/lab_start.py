@@ -6,13 +6,12 @@ Of the warm start of scene `rare-and-noisy`, on fresh prompts: the probability t
 a guess, or with neither, which is a bad answer; exact for each prompt, in the mean. And how often working ends right.
 """
 
-import csv
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 from bandpo_runs.toy import ANSWER, BASE, prompts, tokenizer, warm_start
 from research.lab_settings import Settings
 
@@ -32,12 +31,12 @@ def measures() -> dict[str, float]:
 
 
 def main() -> None:
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["scene", "start_seed", "prompts", "measure", "value", "low", "high", "commit"])
-        for name, value in measures().items():
-            writer.writerow([SCENE, START, PROMPTS, name, f"{value:.4g}", "", "", source_commit()])
-            print(f"{name}: {value:.4g}")
+    about = {"scene": SCENE, "start_seed": START, "prompts": PROMPTS}
+    found = {name: f"{value:.4g}" for name, value in measures().items()}
+    rows = [{"measure": name, "value": value, "commit": source_commit()} for name, value in found.items()]
+    write_rows(CSV, [about | row for row in rows], (*about, "measure", "value", "low", "high", "commit"))
+    for name, value in found.items():
+        print(f"{name}: {value}")
 
 
 if __name__ == "__main__":

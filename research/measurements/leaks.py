@@ -11,14 +11,13 @@ research/measurements/leaks.csv.
 """
 
 import argparse
-import csv
 import difflib
 import json
 import time
 from pathlib import Path
 
 from bandpo_runs.data import leaks
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 
 EVALUATION = ("aime24", "amc23")
 TRAINING = (
@@ -91,10 +90,7 @@ def main() -> None:
             for pair in [*same[:12], *others[:6]]:
                 print(f"\n{pair[0]:.2f} ratio {pair[1]:.2f}\n  {pair[2]}\n  {pair[3]}")
     if args.write:
-        with Path(__file__).with_suffix(".csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ difference is from no clip at the chosen rate, seed by seed, with a 95 % interva
 
 from __future__ import annotations
 
-import csv
 import statistics
 from pathlib import Path
 
 import numpy as np
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 from research.measurements.reuse_rates import shares
 from research.report.rows import judged
 from research.statistics import bootstrap
@@ -36,16 +35,14 @@ def main() -> None:
     learners = [Learner(**rule | {"learning_rate": rate}) for rule, rate in zip(rules, rates, strict=True)]
     rewards = np.asarray(train(none["world"], learners, range(first, first + count))["final"])
     outside = [shares(none["world"], learners[-1], first + i)[0] for i in range(16)]
-    commit = source_commit()  # before the file is another one
+    rows = []
     told = [f"{statistics.fmean(outside):.3f}", f"{statistics.stdev(outside) / len(outside) ** 0.5:.3f}"]
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for rate, reward, learner in zip(rates, rewards, learners, strict=True):
-            ends = bootstrap(lambda x, y: (x - y).mean(-1), reward, rewards[0])
-            name, share = ("GRPO .2/.2", told) if learner is learners[-1] else ("no clip", ["0", "0"])
-            numbers = [f"{rate:.4f}", f"{reward.mean():.3f}", *(f"{x:+.3f}" for x in ends), count]
-            writer.writerow([name, *numbers, *share, commit])
+    for rate, reward, learner in zip(rates, rewards, learners, strict=True):
+        ends = bootstrap(lambda x, y: (x - y).mean(-1), reward, rewards[0])
+        name, share = ("GRPO .2/.2", told) if learner is learners[-1] else ("no clip", ["0", "0"])
+        numbers = [f"{rate:.4f}", f"{reward.mean():.3f}", *(f"{x:+.3f}" for x in ends), count]
+        rows.append(dict(zip(COLUMNS, (name, *numbers, *share, source_commit()), strict=True)))
+    write_rows(CSV, rows)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ and no `cut`.
 
 from __future__ import annotations
 
-import csv
 import statistics
 from pathlib import Path
 from typing import Any
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import read_rows, source_commit, write_rows
 from research.report.rows import Kept, kept, scene_name
 from research.worlds import Learner, reference, train
 
@@ -64,11 +63,9 @@ def row_of(one: Kept) -> dict[str, Any]:
 
 
 def main() -> None:
-    done: dict[tuple[str, ...], dict[str, Any]] = {}
-    if CSV.exists():
-        with CSV.open(newline="") as file:
-            done = {tuple(row[name] for name in COLUMNS[:5]): row for row in csv.DictReader(file)}
+    rows: list[dict[str, Any]] = [*read_rows(CSV)]
     judged = {(*one.place, one.told["family"], one.setting) for one in kept()}
+    done = {tuple(row[name] for name in COLUMNS[:5]): row for row in rows}
     done = {key: row for key, row in done.items() if key in judged}  # a contest may have chosen anew
     for one in kept():
         contest, _, control = key = one.place
@@ -76,10 +73,7 @@ def main() -> None:
         if not contest.startswith("reuse") or control != "none" or (known and int(known["runs"]) >= wanted(one)):
             continue
         done[*key, one.told["family"], one.setting] = row_of(one)
-        with CSV.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(done.values())
+        write_rows(CSV, done.values())
 
 
 if __name__ == "__main__":

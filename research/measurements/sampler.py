@@ -9,12 +9,12 @@ outside [0.5, 5]). No clip at a rate of 0.06, old log-probabilities from the tra
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bandpo_runs.provenance import write_rows
 from research.bench import read_contest
 from research.worlds import Learner, make_world, reference, scene
 from research.worlds.rounds import Trace
@@ -51,14 +51,13 @@ def measured(world: Any, seeds: range) -> np.ndarray:
 
 
 def main() -> None:
-    with CSV.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for world in read_contest(CONTEST).worlds:
-            found = measured(world, range(2))
-            for name, some in (("first", found[:, :1]), ("all", found)):
-                numbers = [f"{x:.2g}" for x in some.mean((0, 1))]
-                writer.writerow([scene(world).sampler, name, *numbers])
+    rows = []
+    for world in read_contest(CONTEST).worlds:
+        found = measured(world, range(2))
+        for name, some in (("first", found[:, :1]), ("all", found)):
+            numbers = [f"{x:.2g}" for x in some.mean((0, 1))]
+            rows.append(dict(zip(COLUMNS, (scene(world).sampler, name, *numbers), strict=True)))
+    write_rows(CSV, rows)
 
 
 if __name__ == "__main__":

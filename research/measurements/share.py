@@ -9,7 +9,6 @@ metrics, the backward pass. `--write` appends a row to research/measurements/sha
 """
 
 import argparse
-import csv
 import statistics
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bandpo import Band, policy_loss
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, source_commit, write_rows
 
 ROWS, PROMPT, COMPLETION = 32, 32, 16
 
@@ -62,13 +61,7 @@ def main() -> None:
         "commit": source_commit(),
     }
     if args.write:
-        path = Path(__file__).with_suffix(".csv")
-        new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        write_rows(Path(__file__).with_suffix(".csv"), [row], add=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ two workers, a run of one use takes 9 to 27 minutes, where 2 of its 24 rounds to
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 import tempfile
@@ -38,7 +37,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from bandpo.integrations.trl import BandPOTrainer
 from bandpo_runs.config.recipe import load
 from bandpo_runs.data.rows import rows_and_reward
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.processes import workers
@@ -57,7 +56,6 @@ SEARCH, JUDGE = range(3), 100
 BEHIND = 0.15  # of right answers; a learning rate so far behind another one is not searched further
 SAMPLES = 16  # answers to each held-out question
 RUN = ("rule", "uses", "learning_rate", "seed", "rounds")
-COLUMNS = (*RUN, "right", "reward", "clipped", "seconds", "hardware", "torch", "commit")
 
 
 def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
@@ -214,24 +212,6 @@ def sample(model: Any, prompts: Tensor, end: int, longest: int) -> tuple[list[li
     return answers, logps
 
 
-def read() -> list[dict[str, str]]:
-    """Return all rows of the file."""
-    if not CSV.exists():
-        return []
-    with CSV.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def add(row: dict[str, Any]) -> None:
-    """Append a row."""
-    new = not CSV.exists()
-    with CSV.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def task_of(rule: str, uses: int, rate: float, seed: int) -> dict[str, Any]:
     """Return what names a run, as its row has it."""
     return {"rule": rule, "uses": uses, "learning_rate": rate, "seed": seed, "rounds": ROUNDS[uses]}
@@ -245,7 +225,7 @@ def is_of(row: dict[str, str], task: dict[str, Any]) -> bool:
 def searched(rule: str, uses: int) -> dict[float, dict[int, float]]:
     """Return what the search found for a rule, by learning rate and seed."""
     found: dict[float, dict[int, float]] = {rate: {} for rate in RATES[uses]}
-    for row in read():
+    for row in read_rows(CSV):
         rate, seed = float(row["learning_rate"]), int(row["seed"])
         if seed in SEARCH and is_of(row, task_of(rule, uses, rate, seed)):
             found[rate][seed] = float(row["right"])
@@ -269,7 +249,7 @@ def chosen(rule: str, uses: int) -> float | None:
 
 def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs to begin, the next first: seeds of the searches in turn, then those that judge."""
-    done, tasks = read(), []
+    done, tasks = read_rows(CSV), []
     for rule in rules:
         rate, rates = chosen(rule, uses), searched(rule, uses)
         if rate is None or any(x["rule"] == rule and x["uses"] == uses and x["seed"] in SEARCH for x in running):
@@ -285,7 +265,7 @@ def judged(uses: int) -> dict[str, dict[int, float]]:
     """Return the right answers under each rule's learning rate, by rule and judging seed."""
     values: dict[str, dict[int, float]] = {}
     rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses)) is not None}
-    for row in read():
+    for row in read_rows(CSV):
         rule, seed = row["rule"], int(row["seed"])
         if seed >= JUDGE and rule in rates and is_of(row, task_of(rule, uses, rates[rule], seed)):
             values.setdefault(rule, {})[seed] = float(row["right"])
@@ -343,7 +323,7 @@ def main() -> None:
                         failed.append(task)
                         row = task | {"error": f"{type(error).__name__}: {error}"}
                     else:
-                        add(row := run.result())
+                        write_rows(CSV, [row := run.result()], add=True)
                     print(", ".join(str(x) for x in row.values()), flush=True)
     except TimeoutError:
         print(f"the time is over; rows of finished runs are in {CSV}")

@@ -11,7 +11,6 @@ with as many settings, on the same seeds.
 """
 
 import argparse
-import csv
 import json
 import math
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import source_commit
+from bandpo_runs.provenance import source_commit, write_rows
 from research.bench import read_contest
 from research.bench.cells import cell, settings_of
 from research.bench.contest import Contest, learner_of
@@ -78,10 +77,7 @@ def main() -> None:
                     out.append({**told, "measure": measure, "value": value, "low": low, "high": high})
                 print(f"{control.name}, best of {drawn}: {name} {one.value:.3f}, {two.value:+.3f}")
     made_by = {"commit": commit, "counted_by": source_commit()}
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*out[0], *made_by], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row | made_by for row in out)
+    write_rows(CSV, [row | made_by for row in out])
 
 
 if __name__ == "__main__":

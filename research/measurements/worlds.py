@@ -17,7 +17,6 @@ side where A > 0, so that `BySign` is "the lower bound of one rule, the upper on
 """
 
 import argparse
-import csv
 import json
 import math
 import time
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 
 from bandpo import Band, ByProbability, BySign, Clip
-from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 from research.worlds import Learner, train
 
 CSV = Path(__file__).with_suffix(".csv")
@@ -103,8 +102,7 @@ def _error(values: Any) -> float:
 
 def table() -> str:
     """What was judged, as Markdown: after 64 rounds the best first, and beside it after 128."""
-    with CSV.open(encoding="utf-8", newline="") as file:
-        judged = {(row["rule"], int(row["rounds"])): row for row in csv.DictReader(file) if row["judged"] == "1"}
+    judged = {(row["rule"], int(row["rounds"])): row for row in read_rows(CSV) if row["judged"] == "1"}
     lines = [
         "| rule | reward after 64 rounds | minus `Clip(0.2, 1)` | below 0.5 | strategy gone | after 128 rounds | gone |"
     ]
@@ -151,10 +149,7 @@ def main() -> None:
             shown = ("rounds", "rule", "learning_rate", "final", "final_se", "minus_wide", "gone_percent")
             print(*(f"{made[-1][key]!s:>10}" for key in shown), flush=True)
     if args.write:
-        with CSV.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(CSV, rows)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bandpo_runs.provenance import read_rows
 from research.bench.cells import cell, cell_of
 from research.bench.labs import is_lab, lab_of
 from research.statistics import Estimate, bootstrap, extinction_rate, swap_test
@@ -192,8 +193,7 @@ def scene_name(one: Kept) -> str:
 def measured() -> dict[tuple[str, ...], str]:
     """Return the share of tokens outside each rule that was measured, in percent, by place, family and setting."""
     names = ("contest", "world", "control", "family", "setting")
-    with RATES.open(encoding="utf-8", newline="") as file:
-        return {tuple(row[name] for name in names): row["percent"] for row in csv.DictReader(file)}
+    return {tuple(row[name] for name in names): row["percent"] for row in read_rows(RATES)}
 
 
 def as_csv(some: Sequence[Kept]) -> str:

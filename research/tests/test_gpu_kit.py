@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 
@@ -10,15 +9,12 @@ import pytest
 import recipe
 from scripts import ROOT, load
 
+from bandpo_runs.provenance import read_rows as rows
+
 
 def kit(out, *arguments):
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--tiny", "--out", str(out), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

@@ -86,8 +86,7 @@ def test_a_share_is_of_the_setting_that_a_contest_chose_last(tmp_path, monkeypat
         one = SimpleNamespace(place=("reuse once", "w", "none"), told={"family": "Clip"}, setting=chosen)
         monkeypatch.setattr(reuse_rates, "kept", lambda one=one: [one])
         reuse_rates.main()
-        rows = list(csv.DictReader(reuse_rates.CSV.read_text().splitlines()))
-        assert [row["setting"] for row in rows] == [chosen]
+        assert [row["setting"] for row in reuse_rates.read_rows(reuse_rates.CSV)] == [chosen]
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():

@@ -29,7 +29,7 @@ def no_run(*arguments, **options):
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "CSV", tmp_path / "smollm2.csv")
-    return smollm2.read
+    return lambda: smollm2.read_rows(smollm2.CSV)
 
 
 def test_a_run_gives_its_rows_once(rows, tmp_path, monkeypatch):

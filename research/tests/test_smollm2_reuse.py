@@ -18,6 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo_runs import toy
+from bandpo_runs.provenance import read_rows, write_rows
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import Trainer, chosen, left, sample, task_of
 
@@ -120,7 +121,7 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2_reuse, "RECIPE", tmp_path / "base.yaml")
     monkeypatch.setitem(smollm2_reuse.RULES, "tight", {"type": "clip", "eps_low": 1e-4, "eps_high": 1e-4})
     row = smollm2_reuse.train(task_of("tight", 1, 5e-3, 0) | {"uses": 2, "rounds": 2}, str(tmp_path / "model"), "cpu")
-    assert tuple(row) == smollm2_reuse.COLUMNS
+    assert [*row] == [*read_rows(smollm2_reuse.CSV)[0]]
     assert 0 < float(row["right"]) < 1
     assert float(row["clipped"]) == pytest.approx(0.75, abs=0.05)  # the first of four steps has a ratio of 1
 
@@ -128,10 +129,12 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
 @pytest.fixture
 def add(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2_reuse, "CSV", tmp_path / "rows.csv")
-    rest = dict.fromkeys(("reward", "clipped", "seconds", "hardware", "torch", "commit"), "")
-    return lambda rate, seed, right, rounds=24: smollm2_reuse.add(
-        task_of("no clip", 1, rate, seed) | {"rounds": rounds, "right": f"{right}"} | rest
-    )
+
+    def add(rate, seed, right, rounds=24):
+        row = task_of("no clip", 1, rate, seed) | {"rounds": rounds, "right": right}
+        write_rows(smollm2_reuse.CSV, [row], add=True)
+
+    return add
 
 
 def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
@@ -169,8 +172,7 @@ def hand_out(add, monkeypatch):
 
     def hand_out(right, workers, minutes=1):
         def train(task, model, device):
-            value = right(task["learning_rate"], task["seed"])
-            return task | dict.fromkeys(smollm2_reuse.COLUMNS[5:], f"{value}")
+            return task | {"right": right(task["learning_rate"], task["seed"])}
 
         monkeypatch.setattr(smollm2_reuse, "train", train)
         command = ["", "--uses", "1", "--rules", "no clip", "--workers", f"{workers}", "--until", "3"]
@@ -198,7 +200,7 @@ def test_runs_are_handed_out_one_by_one(hand_out, capsys):
         hand_out(right, 3)
     rates = smollm2_reuse.RATES[1]
     assert sorted(begun) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
-    assert len(smollm2_reuse.read()) == 14
+    assert len(read_rows(smollm2_reuse.CSV)) == 14
     assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
 
 
@@ -232,7 +234,7 @@ def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypat
 
     monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: Killed(workers))
     hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
-    assert not smollm2_reuse.read()
+    assert not read_rows(smollm2_reuse.CSV)
 
 
 def test_the_report_says_what_the_rows_say():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
+import io
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -45,3 +47,32 @@ def source_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a measurement. There are none before the file is written."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(
+    path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] = (), *, add: bool = False
+) -> None:
+    """Write the rows of a measurement, or `add` them to its file.
+
+    Columns are those of the file that is added to, those given, or else the first row's. What a row lacks is empty.
+    Raises ValueError for a row with another column.
+    """
+    rows, header = list(rows), list[str]()
+    if add and path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            header = next(csv.reader(file), [])
+    made = io.StringIO()
+    writer = csv.DictWriter(made, header or list(columns) or list(rows[0]), lineterminator="\n")
+    if not header:
+        writer.writeheader()
+    writer.writerows(rows)
+    with path.open("a" if header else "w", newline="", encoding="utf-8") as file:
+        file.write(made.getvalue())

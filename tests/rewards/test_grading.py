@@ -1,6 +1,5 @@
 """The two scorers: what counts as the answer, and when it is right. Their cases are in benchmarks/scorers.py."""
 
-import csv
 import importlib.util
 import random
 import subprocess
@@ -39,7 +38,7 @@ def test_math_says_what_a_reader_says(scorers):
 
 
 def test_the_recorded_rows_are_what_the_scorers_say(scorers):
-    rows = scorers.read()
+    rows = scorers.read_rows(scorers.ROWS)
     assert [(row["text"], row["answer"], int(row["right"])) for row in rows] == scorers.CASES
     found = scorers.scores()
     assert set(found) == {"math", "dapo-strict", "TRL accuracy_reward"}  # verl's: tests/cluster
@@ -59,8 +58,7 @@ def test_tricky_answers_are_judged_as_beforehand(scorers, form):
     assert len(cases) > 5000
     assert 0.35 < sum(case.right for case in cases) / len(cases) < 0.65
     bad = scorers.misjudged(cases)
-    with scorers.MISJUDGED.open(newline="", encoding="utf-8") as file:
-        recorded = {(row["gold"], row["text"]) for row in csv.DictReader(file)}
+    recorded = {(row["gold"], row["text"]) for row in scorers.read_rows(scorers.MISJUDGED)}
     assert {(case.gold, case.text) for case in bad} <= recorded
     assert not any(case.right == 0 for case in bad)
     total, lost = (Counter(case.part for case in some if case.right) for some in (cases, bad))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -198,6 +197,6 @@ def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
     coverage = load("benchmarks/interval_coverage.py")
     text = (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
-        rows = list(csv.DictReader(script.ROWS.read_text(encoding="utf-8").splitlines()))
+        rows = script.read_rows(script.ROWS)
         text = coverage.page(text, name, script.tables(rows))
     assert text == (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")

@@ -1,0 +1,24 @@
+"""bandpo_runs/provenance.py: the rows of measurements."""
+
+import pytest
+
+from bandpo_runs.provenance import read_rows, write_rows
+
+
+def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):
+    path = tmp_path / "rows.csv"
+    assert read_rows(path) == []
+    write_rows(path, [{"rule": 'a "clip", tight', "right": 0.5}], add=True)
+    write_rows(path, [{"right": 1, "rule": "ä"}, {"rule": "b"}], add=True)
+    assert path.read_bytes() == 'rule,right\n"a ""clip"", tight",0.5\nä,1\nb,\n'.encode()
+    assert read_rows(path)[2] == {"rule": "b", "right": ""}
+    before = path.read_bytes()
+    for add in (True, False):
+        with pytest.raises(ValueError, match="contains fields not in fieldnames: 'rwle'"):
+            write_rows(path, [{"rule": "c"}, {"rwle": "d"}], add=add)
+        assert path.read_bytes() == before
+    write_rows(path, read_rows(path)[1:], ("right", "rule", "seed"))
+    assert path.read_bytes() == "right,rule,seed\n1,ä,\n,b,\n".encode()
+    path.write_bytes(b"")
+    write_rows(path, [], ("rule",), add=True)
+    assert path.read_bytes() == b"rule\n"
