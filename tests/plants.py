@@ -1,10 +1,12 @@
 """Simulated plants for laws that steer a radius: what is measured falls with the radius, late and noisily."""
 
+import json
 import math
 import random
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 
 @dataclass
@@ -64,3 +66,29 @@ def largest_slope(kp, ki, smoothing, late):
         return abs(np.linalg.eigvals(step)).max() > 1
 
     return next(slope for slope in np.arange(0.1, 1000, 0.1) if grows(slope))
+
+
+def check_missing(rule):
+    """Check that a measurement that is missing or no finite number changes nothing."""
+    *_, state = run(rule, Plant(at=0.2), 7)
+    for found in ({}, {"clip/fraction": math.nan}, {"clip/fraction": math.inf}):
+        assert rule.radius(state, found) == (state["value"], state)
+    with pytest.raises(ValueError, match="measurements must have 'clip/fraction', which"):
+        rule.radius(state, {"clip/count": 3.0})
+    with pytest.raises(ValueError, match=r"the value of a state of .* must be in \[low, high\], got 1000"):
+        rule.radius(state | {"value": 1000.0}, {})
+
+
+def check_resumed(rule):
+    """Check that a state that went through JSON goes on exactly, and that one that is lost does not."""
+    whole, _, end = run(rule, Plant(at=0.15, seed=3), 60)
+    plant = Plant(at=0.15, seed=3)
+    *_, state = run(rule, plant, 25)
+    assert all(type(number) is float for number in state.values())
+    rest, _, again = run(rule, plant, 35, json.loads(json.dumps(state)))
+    assert rest == whole[25:]
+    assert again == end
+    plant = Plant(at=0.15, seed=3)
+    run(rule, plant, 25)
+    lost, *_ = run(rule, plant, 35, rule.start())
+    assert lost != whole[25:]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plants import Plant, largest_slope, mean, run
+from plants import Plant, check_missing, check_resumed, largest_slope, mean, run
 from regions import Narrowing
 
 from bandpo import (
@@ -103,29 +103,11 @@ def test_the_number_moves_to_where_the_measure_is_its_target(measure):
 
 
 def test_what_is_missing_or_no_number_changes_nothing():
-    rule = rule_of()
-    *_, state = run(rule, Plant(at=0.2), 7)
-    for found in ({}, {"clip/fraction": math.nan}, {"clip/fraction": math.inf}):
-        assert rule.radius(state, found) == (state["value"], state)
-    with pytest.raises(ValueError, match="measurements must have 'clip/fraction', which"):
-        rule.radius(state, {"clip/count": 3.0})
-    with pytest.raises(ValueError, match=r"the value of a state of .* must be in \[low, high\], got 1000"):
-        rule.radius(state | {"value": 1000.0}, {})
+    check_missing(rule_of())
 
 
 def test_a_state_that_went_through_json_goes_on_exactly_and_a_lost_one_does_not():
-    rule = rule_of(low=0.005, high=0.2)
-    whole, _, end = run(rule, Plant(at=0.15, seed=3), 60)
-    plant = Plant(at=0.15, seed=3)
-    *_, state = run(rule, plant, 25)
-    assert all(type(number) is float for number in state.values())
-    rest, _, again = run(rule, plant, 35, json.loads(json.dumps(state)))
-    assert rest == whole[25:]
-    assert again == end
-    plant = Plant(at=0.15, seed=3)
-    run(rule, plant, 25)
-    lost, *_ = run(rule, plant, 35, rule.start())
-    assert lost != whole[25:]
+    check_resumed(rule_of(low=0.005, high=0.2))
 
 
 def test_radius_is_pure():
