@@ -59,7 +59,7 @@ def environment(folder: Path, axolotl: str) -> Path:
 def write(rows: list[dict[str, str]]) -> None:
     """Replace the rows of these releases, and keep the others."""
     path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path)
+    found = read_rows(path, missing_ok=True)
     write_rows(
         path, [each for each in found if each["axolotl"] not in {row["axolotl"] for row in rows}] + rows, COLUMNS
     )

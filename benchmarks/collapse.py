@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the tables of research/pages/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
-        from coverage import page
+        from interval_coverage import page
 
         rows = read_rows(ROWS)
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "collapse", tables(rows)), encoding="utf-8")
@@ -160,12 +160,12 @@ def main() -> int:
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
-        old = read_rows(ROWS)
         command = f"python benchmarks/collapse.py {'--runs RUNS ' if args.runs else ''}--write"
         facts = {"hardware": f"{platform.machine()}, {os.cpu_count()} cores", "commit": source_commit()}
         rows = [{**row, **facts, "command": command} for row in rows]
-        kept = [row for row in old if row["command"] != command]
-        write_rows(ROWS, sorted([*kept, *rows], key=lambda row: row["command"]))
+        kept = [row for row in read_rows(ROWS, missing_ok=True) if row["command"] != command]
+        columns = (*next(made_rows(1)), *facts, "command")
+        write_rows(ROWS, sorted([*kept, *rows], key=lambda row: row["command"]), columns)
     return 0
 
 

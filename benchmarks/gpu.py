@@ -502,7 +502,7 @@ class Table:
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path, self.facts = path, facts
-        rows = [row for row in read_rows(path) if row["measure"] != "error"]
+        rows = [row for row in read_rows(path, missing_ok=True) if row["measure"] != "error"]
         self.known = {(row["part"], row["case"]) for row in rows if self.key(row) == self.key(facts)}
 
     @staticmethod

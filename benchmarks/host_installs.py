@@ -88,7 +88,7 @@ def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
 
 def read() -> dict[tuple[str, str], dict[str, object]]:
     """Return the rows of the file, by trainer and Python."""
-    return {(each["host"], each["python"]): dict(each) for each in read_rows(CSV)}
+    return {(each["host"], each["python"]): each for each in read_rows(CSV, missing_ok=True)}
 
 
 def write(new: dict[str, object]) -> None:

@@ -281,7 +281,7 @@ def main() -> int:
             "command": f"{COMMAND}{f' --samples {args.samples}' if args.samples else ''} --write",
         }
         new = {_key(row): {**row, **facts} for row in rows}
-        old = read_rows(ROWS)
+        old = read_rows(ROWS, missing_ok=True)
         table = {_key(row): row for row in old} | new
         write_rows(ROWS, table.values())
     return 0

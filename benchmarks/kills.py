@@ -393,7 +393,7 @@ def main() -> int:
         rows.append(summary(name, log, args.seed, commit))
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items() if value != 0), flush=True)
     if args.write:
-        others = [row for row in read_rows(ROWS) if row["kind"] not in chosen]
+        others = [row for row in read_rows(ROWS, missing_ok=True) if row["kind"] not in chosen]
         write_rows(ROWS, sorted([*others, *rows], key=lambda row: list(SHARES).index(row["kind"])), COLUMNS)
     return int(any(row[key] for row in rows for key in WRONG))
 

@@ -67,7 +67,7 @@ def key_of(row: dict[str, Any]) -> tuple[str, float, str, int, int]:
 
 
 def known() -> set[tuple[str, float, str, int, int]]:
-    return {key_of(row) for row in read_rows(CSV)}
+    return {key_of(row) for row in read_rows(CSV, missing_ok=True)}
 
 
 def write(folders: list[Path]) -> None:

@@ -603,7 +603,7 @@ KEY = ("divergence", "dtype", "mode", "delta")
 
 def write(rows: list[dict[str, Any]]) -> None:
     """Put rows into the file in the place of those of the same divergence, dtype, mode and radius."""
-    merged = {tuple(str(row[k]) for k in KEY): row for row in [*read_rows(ROWS), *rows]}
+    merged = {tuple(str(row[k]) for k in KEY): row for row in [*read_rows(ROWS, missing_ok=True), *rows]}
     order = {name: i for i, name in enumerate(DIVERGENCES)}
     table = sorted(
         merged.values(),

@@ -372,7 +372,9 @@ def main() -> None:
         for case in bad:
             print(case.form, case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
         if args.write:
-            write_rows(MISJUDGED, [dict(zip(Tricky._fields[:-1], case, strict=False)) for case in bad])
+            write_rows(
+                MISJUDGED, [dict(zip(Tricky._fields[:-1], case, strict=False)) for case in bad], Tricky._fields[:-1]
+            )
             write_rows(COUNTS, counts)
         return
     if args.page:
@@ -384,7 +386,7 @@ def main() -> None:
             right, *(f"{name} {column[i]}" for name, column in found.items()), repr(text[:50]), repr(answer), sep="\t"
         )
     if args.write:
-        old, rows = {(row["text"], row["answer"]): row for row in read_rows(ROWS)}, []
+        old, rows = {(row["text"], row["answer"]): row for row in read_rows(ROWS, missing_ok=True)}, []
         for i, (text, answer, right) in enumerate(CASES):
             row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
             rows.append({**row, **{name: column[i] for name, column in found.items()}})

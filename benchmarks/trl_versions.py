@@ -153,7 +153,7 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
 def write(rows: list[dict[str, object]]) -> None:
     """Replace the rows of these environments, and keep the others."""
     path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path)
+    found = read_rows(path, missing_ok=True)
     merged = {(str(each["trl"]), str(each["transformers"])): each for each in [*found, *rows]}
     write_rows(path, [merged[key] for key in sorted(merged, key=lambda key: [*map(Version, key)])], COLUMNS)
 

@@ -53,7 +53,7 @@ def result(python: Path, file: str, chosen: str) -> str:
 def write(rows: list[dict[str, str]]) -> None:
     """Replace the rows of these releases, and keep the others."""
     path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path)
+    found = read_rows(path, missing_ok=True)
     kept = [each for each in found if each["verl"] not in {row["verl"] for row in rows}]
     write_rows(path, sorted([*kept, *rows], key=lambda row: Version(row["verl"])), COLUMNS)
 

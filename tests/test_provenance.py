@@ -7,7 +7,9 @@ from bandpo_runs.provenance import read_rows, write_rows
 
 def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):
     path = tmp_path / "rows.csv"
-    assert read_rows(path) == []
+    assert read_rows(path, missing_ok=True) == []
+    with pytest.raises(FileNotFoundError, match=r"rows\.csv"):
+        read_rows(path)
     write_rows(path, [{"rule": 'a "clip", tight', "right": 0.5}], add=True)
     write_rows(path, [{"right": 1, "rule": "ä"}, {"rule": "b"}], add=True)
     assert path.read_bytes() == 'rule,right\n"a ""clip"", tight",0.5\nä,1\nb,\n'.encode()

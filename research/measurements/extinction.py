@@ -395,7 +395,7 @@ def main() -> None:
     }
     rows = [row | same for row in todo[args.part]()]
     if args.write:
-        write_rows(CSV, [row for row in read_rows(CSV) if row["part"] != args.part] + rows)
+        write_rows(CSV, [row for row in read_rows(CSV, missing_ok=True) if row["part"] != args.part] + rows)
 
 
 if __name__ == "__main__":

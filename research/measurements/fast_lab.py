@@ -77,7 +77,7 @@ def key_of(row: dict[str, Any]) -> tuple[str, float, str, int, int]:
 
 
 def agree(seeds: list[int]) -> None:
-    have = {key_of(row) for row in read_rows(CSV)}
+    have = {key_of(row) for row in read_rows(CSV, missing_ok=True)}
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
             label = method(rule).objective.trust_region.label
@@ -94,16 +94,12 @@ def agree(seeds: list[int]) -> None:
 
 
 def table() -> None:
-    theirs = {key_of(row): row for row in read_rows(TRL)}
+    theirs, ours = {key_of(row): row for row in read_rows(TRL)}, read_rows(CSV)
     print("| scene | rule | pairs | number | TRL | fast loop | difference, 95 % |\n|---|---|---|---|---|---|---|")
     for scene, rate, rounds in SWEEPS:
         for rule in RULES:
             label = method(rule).objective.trust_region.label
-            mine = [
-                row
-                for row in read_rows(CSV)
-                if key_of(row)[:3] == (scene, rate, label) and row["rounds"] == str(rounds)
-            ]
+            mine = [row for row in ours if (*key_of(row)[:3], key_of(row)[4]) == (scene, rate, label, rounds)]
             pairs = [(theirs[key_of(row)], row) for row in mine if key_of(row) in theirs]
             for name in NUMBERS:
                 known = [(float(a[name]), float(b[name])) for a, b in pairs if a[name] and b[name]]
@@ -120,7 +116,7 @@ def compared(known: list[tuple[float, float]]) -> str:
 
 
 def make_pairs(count: int, scenes: list[str]) -> None:
-    have = {(row["scene"], int(row["seed"]), row["way"]) for row in read_rows(PAIRS)}
+    have = {(row["scene"], int(row["seed"]), row["way"]) for row in read_rows(PAIRS, missing_ok=True)}
     for seed in range(count):
         start, rule = seed % STARTS, RULES[seed // STARTS % len(RULES)]
         for (scene, rate, rounds), way in itertools.product(SHORT, WAYS):

@@ -93,7 +93,7 @@ def main() -> None:
         return
     for name in args.names or SETTINGS:
         for rule in args.rules.split(","):
-            have = {tuple(row[key] for key in KEY) for row in read_rows(CSV)}
+            have = {tuple(row[key] for key in KEY) for row in read_rows(CSV, missing_ok=True)}
             seeds = list(range(*map(int, args.seeds.split(":"))))
             seeds = [seed for seed in seeds if (name, rule, str(args.start_seed), str(seed)) not in have]
             if seeds:

@@ -63,7 +63,7 @@ def row_of(one: Kept) -> dict[str, Any]:
 
 
 def main() -> None:
-    rows: list[dict[str, Any]] = [*read_rows(CSV)]
+    rows: list[dict[str, Any]] = [*read_rows(CSV, missing_ok=True)]
     judged = {(*one.place, one.told["family"], one.setting) for one in kept()}
     done = {tuple(row[name] for name in COLUMNS[:5]): row for row in rows}
     done = {key: row for key, row in done.items() if key in judged}  # a contest may have chosen anew

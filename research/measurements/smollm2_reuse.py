@@ -225,7 +225,7 @@ def is_of(row: dict[str, str], task: dict[str, Any]) -> bool:
 def searched(rule: str, uses: int) -> dict[float, dict[int, float]]:
     """Return what the search found for a rule, by learning rate and seed."""
     found: dict[float, dict[int, float]] = {rate: {} for rate in RATES[uses]}
-    for row in read_rows(CSV):
+    for row in read_rows(CSV, missing_ok=True):
         rate, seed = float(row["learning_rate"]), int(row["seed"])
         if seed in SEARCH and is_of(row, task_of(rule, uses, rate, seed)):
             found[rate][seed] = float(row["right"])
@@ -249,7 +249,7 @@ def chosen(rule: str, uses: int) -> float | None:
 
 def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs to begin, the next first: seeds of the searches in turn, then those that judge."""
-    done, tasks = read_rows(CSV), []
+    done, tasks = read_rows(CSV, missing_ok=True), []
     for rule in rules:
         rate, rates = chosen(rule, uses), searched(rule, uses)
         if rate is None or any(x["rule"] == rule and x["uses"] == uses and x["seed"] in SEARCH for x in running):
@@ -265,7 +265,7 @@ def judged(uses: int) -> dict[str, dict[int, float]]:
     """Return the right answers under each rule's learning rate, by rule and judging seed."""
     values: dict[str, dict[int, float]] = {}
     rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses)) is not None}
-    for row in read_rows(CSV):
+    for row in read_rows(CSV, missing_ok=True):
         rule, seed = row["rule"], int(row["seed"])
         if seed >= JUDGE and rule in rates and is_of(row, task_of(rule, uses, rates[rule], seed)):
             values.setdefault(rule, {})[seed] = float(row["right"])
@@ -315,7 +315,7 @@ def main() -> None:
                 ended, _ = wait(running, end - time.monotonic(), FIRST_COMPLETED)
                 if not ended:
                     raise TimeoutError
-                for run in ended:
+                for run in sorted(ended, key=lambda run: run.exception() is not None):  # rows before a broken pool
                     task, error = running.pop(run), run.exception()
                     if isinstance(error, BrokenProcessPool):
                         raise error

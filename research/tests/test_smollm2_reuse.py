@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import pytest
@@ -234,7 +235,19 @@ def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypat
 
     monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: Killed(workers))
     hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
-    assert not read_rows(smollm2_reuse.CSV)
+    assert not smollm2_reuse.CSV.exists()
+
+
+def test_a_killed_worker_ends_all_and_what_ended_with_it_has_its_row(hand_out, monkeypatch):
+    def right(rate, seed):
+        if rate == 4e-5:
+            raise BrokenProcessPool("killed")
+        return 0.5
+
+    monkeypatch.setattr(smollm2_reuse, "wait", lambda runs, *others: wait(runs))  # for all
+    with pytest.raises(BrokenProcessPool, match="killed"):
+        hand_out(right, 4)
+    assert {row["learning_rate"] for row in read_rows(smollm2_reuse.CSV)} == {"5e-06", "1e-05", "2e-05"}
 
 
 def test_the_report_says_what_the_rows_say():

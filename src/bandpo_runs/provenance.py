@@ -49,9 +49,9 @@ def source_commit() -> str | None:
     return done.stdout.strip()
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a measurement. There are none before the file is written."""
-    if not path.exists():
+def read_rows(path: Path, *, missing_ok: bool = False) -> list[dict[str, str]]:
+    """Read the rows of a measurement. With `missing_ok`, a file that does not exist has none."""
+    if missing_ok and not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -74,5 +74,5 @@ def write_rows(
     if not header:
         writer.writeheader()
     writer.writerows(rows)
-    with path.open("a" if header else "w", newline="", encoding="utf-8") as file:
+    with path.open("a" if add else "w", newline="", encoding="utf-8") as file:
         file.write(made.getvalue())
