@@ -20,8 +20,8 @@ from research import fast_lab
 from research.fast_lab import Minibatch, learn, train
 from research.lab_settings import Settings
 from research.prefixes import Completions, load_weights, log_probs, prefixes, sample, side_by_side, stack_weights
+from research.rules.budget import Budget
 from research.rules.laws import PI
-from research.rules.tail import TailContracted
 
 SMALL = Settings(
     p_work=0.3,
@@ -352,5 +352,5 @@ def test_calls_that_it_cannot_do_are_named():
     with pytest.raises(ValueError, match="seeds must be at least one"):
         train(SMALL, "grpo", [])
     with pytest.raises(ValueError, match=r"measure must be True for a rule that needs context\.logps and may"):
-        train(SMALL, TailContracted(Clip()), measure=False)
+        train(SMALL, Budget("kl", 0.02), measure=False)
     assert fast_lab.learnable("grpo").trust_region == Clip(0.2, 0.2)

@@ -85,8 +85,9 @@ def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
     asked = []
     monkeypatch.setattr(labs, "train", lambda *a, **k: asked.append((a, k)) or [[row(0.6, 1.0)]] * len(a[2]))
     run_cells([made(learner=BAND)])
-    contracted = {"type": "tail_contracted", "region": CLIP["objective"]}
-    run_cells([made({"lab": "rare-and-noisy"}, {**CLIP, "objective": contracted})])
+    run_cells(
+        [made({"lab": "rare-and-noisy"}, {**CLIP, "objective": {"type": "budget", "divergence": "kl", "delta": 0.02}})]
+    )
     (settings, objective, seeds), more = asked[0]
     assert (settings.learning_rate, settings.rounds, settings.flip) == (0.002, 2, 0.05)
     assert (objective.trust_region.delta, objective.positive_weight, seeds) == (0.05, 0.85, [0, 1])
