@@ -244,7 +244,10 @@ def test_a_killed_worker_ends_all_and_what_ended_with_it_has_its_row(hand_out, m
             raise BrokenProcessPool("killed")
         return 0.5
 
-    monkeypatch.setattr(smollm2_reuse, "wait", lambda runs, *others: wait(runs))  # for all
+    def all_of(runs, *others):  # the broken one first
+        return sorted(wait(runs)[0], key=lambda run: run.exception() is None), set()
+
+    monkeypatch.setattr(smollm2_reuse, "wait", all_of)
     with pytest.raises(BrokenProcessPool, match="killed"):
         hand_out(right, 4)
     assert {row["learning_rate"] for row in read_rows(smollm2_reuse.CSV)} == {"5e-06", "1e-05", "2e-05"}
