@@ -13,6 +13,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -55,14 +56,15 @@ def loss(region: Any, rows: int = 8, radii: bool = False, compiled: bool = False
     return step
 
 
-class PerToken:
+@dataclass(frozen=True, eq=False)
+class PerToken(bandpo.Region):
     """A band with a radius for each token."""
 
-    def __init__(self, kind: Any, delta: Tensor) -> None:
-        self.kind, self.delta = kind, delta
+    divergence: Any
+    delta: Tensor
 
     def bounds(self, old_logps: Tensor, context: Any = None) -> Any:
-        return bandpo.band_bounds(old_logps, self.kind, self.delta)
+        return bandpo.band_bounds(old_logps, self.divergence, self.delta)
 
 
 @contextlib.contextmanager

@@ -1,20 +1,19 @@
 r"""How fast the scorer `math` is, and what hostile answers do to it.
 
-    python benchmarks/rewards.py                     # 1,000 made answers, benchmarks/answers.jsonl.gz, and more such
+    python benchmarks/rewards.py                     # 1,000 made answers, and more such
     python benchmarks/rewards.py --hostile 100000    # as many hostile strings
     python benchmarks/rewards.py --million 1000000   # as many generated answers of all kinds; goes on where it stopped
     python benchmarks/rewards.py ... --write         # and append rows to benchmarks/rewards.csv
-    python benchmarks/rewards.py --make              # benchmarks/answers.jsonl.gz again, the same bytes
 
 An answer is 200 to 4,000 tokens of reasoning, at 4 characters a token, and a last line: a third are wrong, a tenth
 cannot be parsed. Of the right answers 7 in 10 are whole numbers, 1 in 10 are decimals or fractions, 2 in 10 need a
 parser. As in a training step, 16 answers are to one question; another row has a question for each.
 
-Run 0 is the committed file, run i the same with seed i, so that nothing is cached; the first starts the workers and is
-told apart. Latency is that of one answer at a time. Rates are medians; `cpu_s` is the processor time of a run in all
-processes, which other work on the machine changes less than the time on the clock.
+Run i has seed i, so that nothing is cached; run 0 starts the workers and is told apart. Latency is that of one answer
+at a time. Rates are medians; `cpu_s` is the processor time of a run in all processes, which other work on the machine
+changes less than the time on the clock.
 
-Generated answers are written by a small grammar of answers, or are answers of the committed file with faults put in,
+Generated answers are written by a small grammar of answers, or are made answers with faults put in,
 words around numbers, characters of all kinds, what is known to be hard for sympy, and the hostile strings. They are
 graded in batches of 500; `longest_s` is the longest that one batch took, `restarts` are the workers beyond the first
 ones, `errors` the answers on which the scorer failed, `exceptions` what came out of `grade`, which should be none.
@@ -22,7 +21,6 @@ ones, `errors` the answers on which the scorer failed, `exceptions` what came ou
 
 import argparse
 import contextlib
-import gzip
 import importlib.metadata
 import json
 import os
@@ -41,7 +39,7 @@ from bandpo.rewards import grading
 from bandpo.rewards.workers.pool import Stopped
 from bandpo_runs.provenance import hardware, source_commit, write_rows
 
-ROWS, ANSWERS = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("answers.jsonl.gz")
+ROWS = Path(__file__).with_suffix(".csv")
 
 # ---- made answers
 
@@ -110,12 +108,11 @@ def _question(rng: random.Random) -> tuple[str, list[str], list[str]]:
 
 
 def speed(runs: int) -> list[dict]:
-    committed = [json.loads(line) for line in gzip.decompress(ANSWERS.read_bytes()).splitlines()]
-    seeds, found = range(1, runs + 1), []
+    seeds, found = range(runs + 1), []
     for name, scorer, sets in (
-        ("made answers, 16 to a question", _grade, [committed, *(made(seed) for seed in seeds)]),
-        ("made answers, each to its own question", _grade, [made(seed, group=1) for seed in (0, *seeds)]),
-        ("made answers, 16 to a question, every one parsed", _parse_all, [made(seed) for seed in (0, *seeds)]),
+        ("made answers, 16 to a question", _grade, [made(seed) for seed in seeds]),
+        ("made answers, each to its own question", _grade, [made(seed, group=1) for seed in seeds]),
+        ("made answers, 16 to a question, every one parsed", _parse_all, [made(seed) for seed in seeds]),
     ):
         grading._forget_pool()
         times, costs, grades = [], [], []
@@ -535,7 +532,7 @@ def million_row(number: int, state: Path) -> dict:
         if kept["commit"] == source_commit():
             done = row = kept
             print(f"going on after {row['answers']} answers, from {state}", file=sys.stderr)
-    real = [json.loads(line) for line in gzip.decompress(ANSWERS.read_bytes()).splitlines()]
+    real = made(0)
     batches = (generated(chunk, real) for chunk in range(done.get("answers", 0) // 500, number // 500))
     for row in endure("generated answers", batches, done):
         unfinished = state.with_suffix(".new")
@@ -575,13 +572,8 @@ def main() -> None:
     parser.add_argument("--million", type=int, metavar="N")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir(), "bandpo-million.json"))
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--make", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if args.make:
-        text = "".join(json.dumps(row) + "\n" for row in made(0))
-        ANSWERS.write_bytes(gzip.compress(text.encode(), mtime=0))
-        return
     if args.million:
         rows = [million_row(args.million, args.state)]
     else:

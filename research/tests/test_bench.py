@@ -218,7 +218,7 @@ def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch)
         (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
         (["small.yaml", "--only", "bnd"], "unknown family 'bnd', did you mean 'band'?"),
         (["small.yaml", "--jobs", "2", "--ray"], "--jobs is for the cores of this machine, and --ray takes those of"),
-        (["small.yaml", "--jobs", "0"], "must be a positive number, got '0'"),
+        (["small.yaml", "--jobs", "0"], "must be a positive integer, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),
     ],
 )

@@ -98,7 +98,7 @@ def _name(value: Rule, found: Objective) -> str:
 
 def _head(value: Rule, found: Objective, cases: Sequence[Case]) -> list[str]:
     """Name the value, in words and as a node."""
-    doubt, node = found.trust_region.doubt(), _node(short_node(found))
+    doubt, node = found.trust_region.doubt(), node_text(short_node(found))
     lines = ([in_words(found)] if allowed(found) else []) + ([f"  {doubt}"] if doubt else [])
     if isinstance(value, Method):
         paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
@@ -113,10 +113,11 @@ def _head(value: Rule, found: Objective, cases: Sequence[Case]) -> list[str]:
     return [*lines, *dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region))]
 
 
-def _node(node: Any) -> str:
+def node_text(node: Any) -> str:
+    """Write a node in one line of YAML."""
     if isinstance(node, dict):
-        return f"{{{', '.join(f'{key}: {_node(value)}' for key, value in cast('dict[str, Any]', node).items())}}}"
-    return f"[{', '.join(map(_node, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
+        return f"{{{', '.join(f'{key}: {node_text(value)}' for key, value in cast('dict[str, Any]', node).items())}}}"
+    return f"[{', '.join(map(node_text, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
 
 
 def _legend(region: Region) -> list[str]:

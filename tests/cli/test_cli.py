@@ -118,7 +118,7 @@ MISTAKES = {
     "lab --seeds 1,1": "got '1,1'",
     "lab --seeds=-1,2": "got '-1,2'",
     # With no rounds: were they accepted, it would take minutes to tell.
-    "lab --rounds=0 --jobs 0": "invalid value for '--jobs': must be a positive number, got '0'",
+    "lab --rounds=0 --jobs 0": "invalid value for '--jobs': must be a positive integer, got '0'",
     "lab --rounds=0 --scene calm": "invalid value for '--scene': 'calm' is not one of 'tail', 'storm', "
     "'rare-and-noisy' (see",
     "lab --rounds=0 --lr fast": "invalid value for '--lr': Input should be a valid number, ",
@@ -130,6 +130,7 @@ MISTAKES = {
     "eval m --timeout inf": "must be a positive number of seconds, got 'inf'",
     "score a --column score": "must be NAME=VALUE, got 'score'",
     "report a -o b.jsonl": "must be the name of a page, which ends in .html or .htm, got 'b.jsonl'",
+    "data prepare a.jsonl -o b --max-prompt-tokens 5": "--max-prompt-tokens counts by --tokenizer MODEL; add it",
     "calibrate a.jsonl --map a.jsonl": "'--map': must be the name of a page",
     "watch a --html a.jsonl": "'--html': must be the name of a page",
 }

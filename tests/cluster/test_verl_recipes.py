@@ -19,7 +19,8 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from bandpo import DCPO, Band, Capped, Clip, Objective
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo.trust_regions import Relaxed
-from bandpo_runs.training.on_verl import _hydra_text, _leaves, load, plan
+from bandpo_runs.config.recipe import leaves
+from bandpo_runs.training.on_verl import _hydra_text, load, plan
 
 PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -155,7 +156,7 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
 def test_the_models_differ_in_model_and_names_alone():
     def differing(model):
         configs = [resolved(f"{m}/band-kl.yaml", settings=["variant=public"]) for m in ("qwen2.5-3b", model)]
-        first, other = (dict(_leaves(OmegaConf.to_container(config, resolve=True))) for config in configs)
+        first, other = (dict(leaves(OmegaConf.to_container(config, resolve=True))) for config in configs)
         assert first.keys() == other.keys()
         return {key for key in first if first[key] != other[key]}
 
@@ -168,7 +169,7 @@ def test_the_models_differ_in_model_and_names_alone():
 
 
 def test_a_repetition_has_its_own_value_for_every_seed_that_acts():
-    whole, repeated = (dict(_leaves(OmegaConf.to_container(resolved("r1-qwen-7b/grpo.yaml", settings=settings))))
+    whole, repeated = (dict(leaves(OmegaConf.to_container(resolved("r1-qwen-7b/grpo.yaml", settings=settings))))
                        for settings in ([], ["seed=2"]))  # fmt: skip
     seeds = {key for key in whole if key.endswith("seed")}
     acting = {"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"}

@@ -38,11 +38,14 @@ def test_questions_of_files(here):
     assert [q.content for q in question_sets.read("sums.jsonl", limit=1, chat=False).questions] == ["1+1?"]
     boxed = question_sets.read("sums.jsonl", template="Q: {prompt}", chat=False)
     assert boxed.questions[0].content == "Q: 1+1?"
-    with pytest.raises(UserError, match="two answers, '2' and '3', to the question"):
+    with pytest.raises(UserError, match=r"^wrong: two answers, '2' and '3', to the question"):
         question_sets.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
     system = [{"role": "system", "content": "be good"}, {"role": "user", "content": "x"}]
     write("system.jsonl", [{"prompt": system, "answer": "1"}])
-    with pytest.raises(UserError, match="--no-chat needs one user message a question"):
+    with pytest.raises(
+        UserError,
+        match=r"^system: text prompts .* need one user message a question, got",
+    ):
         question_sets.read("system.jsonl", chat=False)
     with pytest.raises(UserError, match=r"gone\.jsonl"):
         question_sets.read("gone.jsonl")
@@ -69,6 +72,8 @@ def test_questions_that_a_recipe_holds_out(here):
     Path("mine.yaml").write_text(yaml.safe_dump(node))
     _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
     found = question_sets.read("mine.yaml")
+    with pytest.raises(UserError, match=r"^mine.yaml has the template of its run; .*, got 'boxed'"):
+        question_sets.read("mine.yaml", template="boxed")
     assert (found.name, found.scorer) == ("rows", "last-number")
     assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]
     Path("runs/one").mkdir(parents=True)

@@ -117,10 +117,10 @@ def test_the_map_of_calibrate_has_its_numbers(tmp_path, monkeypatch, capsys, mor
             row = {"old_logps": old, "logps": old + ratio, "advantages": advantages}
             file.write(json.dumps({name: x.tolist() for name, x in row.items()}) + "\n")
         file.write('{"old_logps": [-0.1], "lo')  # the run goes on
-    command = ["calibrate", "tokens.jsonl", "--rule", "band-kl,ripo,clip:0.0001:0.2", "--map", "map.html", *more]
+    command = ["calibrate", "tokens.jsonl", "--rule", "band-kl,ripo,clip:0.0001:0.2", "--map", "new/map.html", *more]
     assert main([*command, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    page = (tmp_path / "map.html").read_text()
+    page = (tmp_path / "new" / "map.html").read_text()
     rules = [data["reference"]] * (data["reference"] is not None)
     rules += [each["measured"] for each in data["rules"] if each["measured"]]
     shown = [
@@ -134,4 +134,4 @@ def test_the_map_of_calibrate_has_its_numbers(tmp_path, monkeypatch, capsys, mor
     assert "default-src 'none'" in page
     assert not re.search(r"\bsrc=|\bhref=\"(?!#)|<script", page)
     assert main(command) == 0
-    assert capsys.readouterr().out.endswith("\nmap.html\n")
+    assert capsys.readouterr().out.endswith("\nnew/map.html\n")

@@ -441,6 +441,7 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
         (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of the prompt; looked for prompt, question"),
         (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),
         (["compare", "a", "a", "--log", "run.jsonl"], "--log must be LABEL=PATH, got 'run.jsonl'"),
+        (["compare", "a", "a", "--log", "GRPO="], "--log must be LABEL=PATH, got 'GRPO='"),
         (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
         (["table", "a", "a"], "a: given twice"),

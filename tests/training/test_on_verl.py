@@ -153,6 +153,19 @@ def test_repetitions_are_commands_to_start(capsys):
     assert float(one[1]) == pytest.approx(8 * float(one[0]), abs=1)
 
 
+def test_the_last_recipe_that_names_a_variant_is_heard(tmp_path):
+    others = []
+    for node in ({"variant": "paper"}, {"variant": "public"}, {}):
+        others.append(tmp_path / f"{len(others)}.yaml")
+        others[-1].write_text(yaml.safe_dump(node))
+
+    def steps(*recipes):
+        return load(recipes).settings["trainer"]["total_training_steps"]
+
+    assert steps(BAND_KL, *others) is None  # as public has it
+    assert steps(*others, BAND_KL) == steps(BAND_KL) == 800
+
+
 def error_of(capsys, *arguments):
     assert main(["verl", *map(str, arguments)]) == 2
     error = capsys.readouterr().err

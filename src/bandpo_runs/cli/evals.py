@@ -52,7 +52,7 @@ def evaluate(
     seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
     backend: Annotated[Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")] = "auto",
     base_url: Annotated[str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")] = None,
-    concurrency: Annotated[int, Option(parser=count, help="Requests to the server at the same time.")] = 32,
+    concurrency: Annotated[int | None, Option(parser=count, help="Requests to a server at once. [default: 32]")] = None,
     timeout: Annotated[float | None, Option(parser=seconds, help="Seconds for one answer. [default: 3600]")] = None,
     body: Annotated[list[Any] | None, several("FIELD=VALUE", "Fields to add to a request.", setting)] = None,
     batch_size: Annotated[int | None, Option(parser=count, help="Samples in one batch. [default: 64; CPU: 32]")] = None,
@@ -208,7 +208,9 @@ def prepare(
     copies: Copies = None,
     template: Template = None,
     tokenizer: Annotated[str | None, Option(metavar="MODEL", help="Model that counts a prompt's tokens.")] = None,
-    max_prompt_tokens: Annotated[int, Option(parser=count, help="Drop prompts with more tokens.")] = 1024,
+    max_prompt_tokens: Annotated[
+        int | None, Option(parser=count, help="Drop prompts with more tokens, by --tokenizer. [default: 1024]")
+    ] = None,
     against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
     as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
     size: Annotated[int | None, Option(parser=count, help="Use only the first rows.")] = None,
@@ -235,7 +237,9 @@ def prepare(
         find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
         answer_from=answer_from,
     )  # fmt: skip
-    settings = Settings(template, tokenizer, max_prompt_tokens, tuple(against or ()), as_published, copies)
+    if max_prompt_tokens and not tokenizer:
+        raise UserError("--max-prompt-tokens counts by --tokenizer MODEL; add it")
+    settings = Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies)
     say = functools.partial(print, flush=True)
     prepare([source for name in names for source in read(name)], output, settings, say=say)
     print(output / "report.md")

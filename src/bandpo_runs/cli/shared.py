@@ -68,7 +68,7 @@ seconds = number(1e9, "a positive number of seconds")
 def count(text: str) -> int:
     """Read a positive integer."""
     if not str(text).isdecimal() or int(text) < 1:  # a default is a number already
-        raise ValueError(f"must be a positive number, got {text!r}")
+        raise ValueError(f"must be a positive integer, got {text!r}")
     return int(text)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
+from bandpo.explain import node_text
 from bandpo.trust_regions.rules import Clip
 
 from ..progress import console, grid
-from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate
+from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate, percent
 from ..reports.tokens import Tokens, read_tokens
 from ..statistics.intervals import LEVEL
 
@@ -26,9 +27,8 @@ def calibrate_and_show(
         raise UserError("--rate and --match exclude each other; leave out one")
     if options["parameter"] and len(rules or []) != 1:
         raise UserError(f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}")
-    options |= {"rules": rules} if rules else {}
     tokens = read_tokens(files, columns)
-    found = calibrate(tokens, rate=rate, match=match, **options)
+    found = calibrate(tokens, rules, rate=rate, match=match, **options)
     if clip_map is not None:
         from ..reports import clip_map as maps  # drawing takes a second to load
 
@@ -65,9 +65,9 @@ def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
             console.print(f"{one.label}, {_fields(one)}: {note}", soft_wrap=True)
     if nodes := [one.measured.node for one in found.rules if one.measured and one.measured.node is not None]:
         lines = ["To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:"]
-        lines += [f"  trust_region: {_node(node)}" for node in nodes]
+        lines += [f"  trust_region: {node_text(node)}" for node in nodes]
         lines += [f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)"]
-        verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={_node(nodes[0])}'"
+        verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={node_text(nodes[0])}'"
         lines += [f"verl  {verl}, with the other lines of docs/verl.md"]
         console.print("\n".join(lines), soft_wrap=True)
     what = "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
@@ -87,10 +87,10 @@ def _answer(found: Calibration) -> str:
     """Return the first sentences: the rate, and the first rule that has a number."""
     verb = "cuts" if found.cut else "stops"
     if (reference := found.reference) is None:
-        words = f"You asked for {_share(found.rate)} of the tokens."
+        words = f"You asked for {percent(found.rate)} of the tokens."
     else:
-        rare = f"({_share(reference.rare)} of these are rare, p <= {TAIL})"
-        words = f"At your ratios {reference.label} {verb} {_share(reference.rate)} of the tokens {rare}."
+        rare = f"({percent(reference.rare)} of these are rare, p <= {TAIL})"
+        words = f"At your ratios {reference.label} {verb} {percent(reference.rate)} of the tokens {rare}."
     if (first := next((one for one in found.rules if one.value is not None), None)) is None:
         return f"{words} No number of any of the rules does the same."
     name = first.label.rpartition(" ")[0] or first.label
@@ -106,14 +106,4 @@ def _interval(one: Found) -> str:
 
 
 def _cells(one: Measured) -> list[str]:
-    return [_share(x) for x in (one.rate, one.high, one.low, one.rare)]
-
-
-def _share(x: float) -> str:
-    return "-" if math.isnan(x) else f"{100 * x:.3g} %"
-
-
-def _node(node: Any) -> str:
-    if isinstance(node, Mapping):
-        return f"{{{', '.join(f'{key}: {_node(value)}' for key, value in node.items())}}}"
-    return f"[{', '.join(map(_node, node))}]" if isinstance(node, list) else str(node)
+    return [percent(x) for x in (one.rate, one.high, one.low, one.rare)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -197,17 +197,35 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     if any(text.startswith("trust_region") for text in overrides):
         node.pop("label", None)  # it named the other rule
     for text in overrides:
-        key, _, value = text.partition("=")
-        if not key or key == text:
-            raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
-        target = node
-        *parents, last = key.split(".")
-        for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                raise UserError(f"{key} cannot be set: {parent} is {target!r}, not a mapping")
-        target[last] = parse_yaml(value, f"the value of {key}")
+        put(node, *setting(text))
     return build(node)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Read `key=value`, the value as YAML; raise UserError for another text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
+    return key, parse_yaml(value, f"the value of {key}")
+
+
+def put(node: dict[str, Any], key: str, value: Any) -> None:
+    """Set node["a"]["b"] for "a.b"; raise UserError where `a` has another value."""
+    *parents, last = key.split(".")
+    for i, parent in enumerate(parents):
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
+    node[last] = value
+
+
+def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield `("a.b", 1)` of {"a": {"b": 1}}. An empty mapping is a leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def build(node: Mapping[str, Any]) -> RunConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -13,7 +12,7 @@ from typing_extensions import TypedDict
 from bandpo.errors import UserError
 
 from ..files.reading import checked, read_json, read_yaml
-from .recipe import RunConfig
+from .recipe import RunConfig, leaves
 
 _MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
@@ -45,8 +44,8 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")
-    stored = _flat(checked(read_yaml(path), dict[str, Any], str(path)))
-    now = _flat(yaml.safe_load(config.to_yaml()))
+    stored = dict(leaves(checked(read_yaml(path), dict[str, Any], str(path))))
+    now = dict(leaves(yaml.safe_load(config.to_yaml())))
     free = {"output", "stop_if_not_finite"}
     different = sorted(key for key in {*stored, *now} - free if stored.get(key) != now.get(key))
     if different:
@@ -56,11 +55,3 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
 def is_finished(folder: Path) -> bool:
     """Check that the folder holds a finished run."""
     return (folder / "run.json").exists() and read_info(folder)["finished"]
-
-
-def _flat(node: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Flatten {"a": {"b": 1}} as {"a.b": 1}."""
-    out: dict[str, Any] = {}
-    for key, value in node.items():
-        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return out

@@ -60,11 +60,14 @@ def read(
     """
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
+    is_of_run = recipe == path or recipe.is_file()
+    if template is not None and (spec == "lab" or is_of_run):
+        raise UserError(f"{spec} has the template of its run; --template is for other data, got {template!r}")
     if spec == "lab":
         found = _lab()
     elif spec.startswith("reasoning-gym:"):
         found = _task(spec, template_text(template, known=False))
-    elif recipe == path or recipe.is_file():
+    elif is_of_run:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
         node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
         found = _held_out(build(node), spec)
@@ -175,7 +178,7 @@ def _distinct(
         first = known.setdefault(question.id, question)
         if first.answer != question.answer:
             answers = f"{first.answer!r} and {question.answer!r}"
-            raise UserError(f"--data {name}: two answers, {answers}, to the question {content!r:.200}")
+            raise UserError(f"{name}: two answers, {answers}, to the question {content!r:.200}")
     said = [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)]
     return QuestionSet(name, list(known.values()), scorer, {**(facts or {}), "repeated": repeated}, said)
 
@@ -184,5 +187,6 @@ def _as_text(question: Question) -> Question:
     if isinstance(question.content, str):
         return question
     if [message["role"] for message in question.content] != ["user"]:
-        raise UserError(f"--no-chat needs one user message a question, got {question.content!r:.200}")
+        what = "text prompts (--no-chat; in a recipe data.chat=false) need one user message a question"
+        raise UserError(f"{question.data}: {what}, got {question.content!r:.200}")
     return replace(question, content=question.content[0]["content"])

@@ -72,13 +72,13 @@ def find_model(text: str, base_url: str | None = None) -> Model:
 class Engine:
     """Choose the back end that draws, and its settings.
 
-    A `base_url` makes it `openai`, which also has `concurrency` (requests at once), `timeout` (seconds for an answer;
-    None: an hour) and `body` (more fields of a request; None leaves one out). `batch` is for transformers.
+    A `base_url` makes it `openai`, which also has `concurrency` (requests at once; None: 32), `timeout` (seconds for an
+    answer; None: an hour) and `body` (more fields of a request; None leaves one out). `batch` is for transformers.
     """
 
     backend: str = "auto"
     base_url: str | None = None
-    concurrency: int = 32
+    concurrency: int | None = None
     timeout: float | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     batch: int | None = None
@@ -92,6 +92,7 @@ class Engine:
             raise UserError("backend openai needs the server's address: --base-url http://localhost:8000/v1")
         given = {
             "--base-url": self.base_url,
+            "--concurrency": self.concurrency,
             "--timeout": self.timeout,
             "--body": self.body,
             "--batch-size": self.batch,
@@ -109,7 +110,7 @@ class Engine:
         """Load the model, or connect to it."""
         name = self.chosen()
         if name == "openai":
-            return Server(path, str(self.base_url), self.concurrency, self.timeout or 3600.0, self.body)
+            return Server(path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body)
         say = console.print
         return VLLM(path, say=say) if name == "vllm" else Transformers(path, batch=self.batch, say=say)
 

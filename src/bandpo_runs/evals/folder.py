@@ -118,7 +118,7 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
         UserError: it does not, or is damaged.
     """
     path = folder / "prompts.jsonl"
-    questions = [Question.of(row) for row in read_json_lines(path, _Question, ended=True).rows]
+    questions = [Question.of(row) for row in read_json_lines(path, _Question)[0]]
     for name in dict.fromkeys([*facts["data"], *(question.data for question in questions)]):
         own, known = [question for question in questions if question.data == name], facts["data"].get(name)
         whole = [question.prompt for question in own] == list(range(len(own)))
@@ -132,7 +132,7 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     path, facts = folder / "samples.jsonl", facts or read_facts(folder)
     order, n = list(facts["data"]), facts["sampling"]["n"]
     rows = {name: data["rows"] for name, data in facts["data"].items()}
-    lines = read_json_lines(path, SampleRow, ended=True).rows
+    lines = read_json_lines(path, SampleRow)[0]
     samples = _by_key(path, lines, lambda s: s.prompt < rows.get(s.data, 0) and s.sample < n)
     return sorted(samples.values(), key=lambda s: (order.index(s.data), s.prompt, s.sample))
 
@@ -178,7 +178,7 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
             f"{facts.get('command', 'the same command')}"
         )
     path = grades_path(folder, scorer)
-    rows = read_json_lines(path, GradeRow, ended=True).rows if path.exists() else []
+    rows = read_json_lines(path, GradeRow)[0] if path.exists() else []
     grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
     failed = {"score": 0, "answer": None, "status": "error"}
     grades |= {key: failed for key, sample in samples.items() if sample.finish == "error"}

@@ -99,9 +99,10 @@ def read_results(
         UserError: nothing there, not finished, not graded, or damaged; or a log of a label that no result has.
     """
     of_label: dict[str, str] = {}
-    for label, _, path in (text.partition("=") for text in logs):
+    for text in logs:
+        label, _, path = text.partition("=")
         if not (label and path):
-            raise UserError(f"--log must be LABEL=PATH, got {label!r}")
+            raise UserError(f"--log must be LABEL=PATH, got {text!r}")
         of_label[label] = path
     results = [read_result(text, scorer, columns, drop_incomplete, step) for text in texts]
     if step is not None and all(result.step is None for result in results):

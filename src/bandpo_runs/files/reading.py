@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.files import json_line, lines_of, parse_json, parse_yaml, shortened
@@ -24,33 +24,21 @@ def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -
     return checked(parse_json(content_of(path), str(path), shown), schema, str(path))
 
 
-class Lines(NamedTuple):
-    """Hold the `rows` of a file. `whole`: bytes of ended lines. `rest`: the line that a killed process began."""
+def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> tuple[list[Any], int]:
+    """Read JSON lines, each checked by `checked`, and count the bytes of these lines. Blank ones are no rows.
 
-    rows: list[Any]
-    whole: int
-    rest: bytes
-
-
-def read_json_lines(path: Path, schema: Any = dict[str, Any], *, ended: bool = False) -> Lines:
-    """Read JSON lines, and check each by `checked`. Raises UserError with the number of a damaged one.
-
-    Blank lines do not count. A last line without a newline counts if it is whole, but not with `ended`.
+    A last line without a newline is left out: a killed process began it. Raises UserError with the number of a damaged
+    one.
     """
     rows, whole = [], 0
     for number, line in enumerate(lines_of(path), 1):
-        is_ended, where = line.endswith(b"\n"), f"{path}, line {number}"
-        if ended and not is_ended:
-            return Lines(rows, whole, line.strip())
-        try:
-            if line.strip():
-                rows.append(checked(json_line(line, where), schema, where))
-        except UserError:
-            if is_ended:
-                raise
-            return Lines(rows, whole, line)
-        whole += len(line) if is_ended else 0
-    return Lines(rows, whole, b"")
+        if not line.endswith(b"\n"):
+            break
+        if line.strip():
+            where = f"{path}, line {number}"
+            rows.append(checked(json_line(line, where), schema, where))
+        whole += len(line)
+    return rows, whole
 
 
 def read_yaml(path: Path) -> Any:

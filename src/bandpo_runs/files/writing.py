@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from bandpo.files import line_of
 
 from .locks import locked
-from .reading import Lines, read_json_lines
+from .reading import read_json_lines
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -71,10 +71,9 @@ class Appender:
         self.path = path
         with contextlib.ExitStack() as held:
             held.enter_context(locked(path.with_name(f".{path.name}.lock")))
-            lines = read_json_lines(path, schema, ended=True) if path.exists() else Lines([], 0, b"")
-            self.rows = lines.rows
+            self.rows, whole = read_json_lines(path, schema) if path.exists() else ([], 0)
             self._file: BinaryIO = held.enter_context(path.open("ab", buffering=0))
-            self._file.truncate(lines.whole)
+            self._file.truncate(whole)
             self._held = held.pop_all()
 
     def add(self, *rows: Mapping[str, Any]) -> None:

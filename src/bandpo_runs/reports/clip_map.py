@@ -66,6 +66,7 @@ def write_clip_map(path: Path, maps: Sequence[ClipMap], what: str, notes: Sequen
         shares = map(percent, (each.found.rate, each.found.high, each.found.low, each.found.rare))
         rows.append((each.found.label, [(f"{each.tokens.count:,}",), *((share,) for share in shares)]))
     drawn, shares = [draw_map(each) for each in maps[:2]], Table("Shares of the tokens", head, rows, notes)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, rendered("clip_map.html.jinja", about=about, maps=drawn, shares=shares).encode())
 
 

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bandpo.doctor import not_loaded
 
+from ..config.recipe import leaves
 from ..config.trust import blanked
 from .reading import Run
 from .runs import MIN_SEEDS, NUMBERS, PANELS, Figure, Section, last_of, ratio_bounds, show, summarize
@@ -179,17 +179,11 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
     return found, Table("Where the probability p of a token may go", head, rows, notes)
 
 
-def _flat(node: Any, prefix: str = "") -> dict[str, str]:
-    """Flatten {"a": {"b": 1}} as {"a.b": "1"}."""
-    if not isinstance(node, dict):
-        return {prefix: str(node)}
-    parts = (_flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in node.items())
-    return {key: value for part in parts for key, value in part.items()}
-
-
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
     """List the settings that differ, except seed, label and output folders."""
-    flat = {run: _flat(blanked(run.config)) for run in runs if run.config is not None}
+    flat = {
+        run: {key: str(value) for key, value in leaves(blanked(run.config))} for run in runs if run.config is not None
+    }
     columns = [(label, section) for section in sections for label in section.methods]
     rows = []
     for key in dict.fromkeys(key for settings in flat.values() for key in settings):
@@ -205,8 +199,8 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
     """Say with what the runs were made, and which of them are logs."""
     facts: dict[str, dict[str, None]] = {}
     for info in [run.info for run in runs if run.info is not None]:
-        for key, value in _flat({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}).items():
-            facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[value] = None
+        for key, value in leaves({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}):
+            facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[str(value)] = None
     if told := [f"{key} {join(values)}" for key, values in facts.items() if [*values] != ["None"]]:
         yield f"{'; '.join(told)}."
     if logs := [f"{run.label} from {run.folder}" for run in runs if run.info is None]:

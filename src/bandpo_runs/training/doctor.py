@@ -27,12 +27,11 @@ from bandpo.losses.surrogates import Application
 from bandpo.trust_regions.base import Law, Region
 from bandpo.trust_regions.nodes import trust_region
 
-from ..config.recipe import merge
+from ..config.recipe import merge, put, setting
 from ..config.run_folder import read_info
 from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read, unscored_in
 from ..files.reading import checked, content_of, read_yaml
 from ..statistics.curves import Curves, by_step
-from .on_verl import put, setting
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -25,12 +25,11 @@ import yaml
 
 from bandpo.doctor import own_type
 from bandpo.errors import UserError, nearest
-from bandpo.files import parse_yaml
 from bandpo.integrations import objective_for, say_average
 from bandpo.losses.notation import short_node
 from bandpo.numerics import listed
 
-from ..config.recipe import merge, read_recipe
+from ..config.recipe import leaves, merge, put, read_recipe, setting
 
 # What `integrations.verl.BandPOLossConfig` takes.
 LOSS = ("trust_region", "anchor", "tokens_path", "tokens_share")
@@ -61,7 +60,7 @@ class Run:
         """Return the arguments of `python -m verl.trainer.main_ppo`."""
         ours = [f"{_LOSS_AT}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{_LOSS_AT}.loss_mode=bandpo"]
         ours += [f"+{_LOSS_AT}.{key}={_hydra_text(value)}" for key, value in self.loss.items()]
-        return [*(f"{key}={_hydra_text(value)}" for key, value in _leaves(self.settings)), *ours, *self.hydra]
+        return [*(f"{key}={_hydra_text(value)}" for key, value in leaves(self.settings)), *ours, *self.hydra]
 
     def command(self) -> str:
         """Return the command for a shell, one override per line."""
@@ -115,9 +114,9 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     changes = [text for text in overrides if text not in raw]
     variant = next((text.removeprefix("variant=") for text in reversed(changes) if text.startswith("variant=")), None)
     node: dict[str, Any] = {}
-    for recipe in recipes:
-        layer = read_recipe(Path(recipe))
-        variant = variant or layer.get("variant")
+    layers = [read_recipe(Path(recipe)) for recipe in recipes]
+    variant = variant or next((layer["variant"] for layer in reversed(layers) if layer.get("variant")), None)
+    for layer in layers:
         variants = layer.pop("variants", None) or {}
         if variants and variant not in variants:
             close = nearest(str(variant), list(variants))
@@ -146,7 +145,7 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     numbers, rule = node.pop("plan", None) or {}, loss.get("trust_region")
     try:
         if trust or own_type(rule) is None:
-            mode = dict(_leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
+            mode = dict(leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
             found = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
             say_average("verl", rule, mode)
             # The command and verl's record say what it is; the average is verl's setting.
@@ -155,24 +154,6 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     return Run(node, loss, numbers, raw)
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """Read `key=value`, the value as YAML; raise UserError for another text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"{text!r} is not a setting; write key=value, e.g. trust_region.delta=0.1")
-    return key, parse_yaml(value, f"the value of {key}")
-
-
-def put(node: dict[str, Any], key: str, value: Any) -> None:
-    """Set node["a"]["b"] for "a.b"; raise UserError where `a` has another value."""
-    *parents, last = key.split(".")
-    for i, parent in enumerate(parents):
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
-    node[last] = value
 
 
 @dataclass(frozen=True)
@@ -202,7 +183,7 @@ class _Numbers:
     """Dotted keys of a run whose values must be numbers."""
 
     def __init__(self, run: Run) -> None:
-        self.values = dict(_leaves({**run.settings, "plan": run.numbers}))
+        self.values = dict(leaves({**run.settings, "plan": run.numbers}))
 
     def __getitem__(self, key: str) -> float:
         value = self.values.get(key)
@@ -336,14 +317,6 @@ def repetitions_text(arguments: Sequence[str], runs: Mapping[Any, Run]) -> str:
     for seed, run in runs.items():
         lines.append(f"{command} seed={seed}  # {run.settings['trainer']['experiment_name']}")
     return "\n".join(lines)
-
-
-def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _hydra_text(value: Any) -> str:
