@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from trl_versions import pinned, test
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import replace_rows, source_commit
 
 RELEASES = ("0.19.0",)
 # With what they need, and alone.
@@ -56,15 +56,6 @@ def environment(folder: Path, axolotl: str) -> Path:
     return python.absolute()
 
 
-def write(rows: list[dict[str, str]]) -> None:
-    """Replace the rows of these releases, and keep the others."""
-    path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path, missing_ok=True)
-    write_rows(
-        path, [each for each in found if each["axolotl"] not in {row["axolotl"] for row in rows}] + rows, COLUMNS
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of axolotl; by default all known")
@@ -87,7 +78,7 @@ def main() -> None:
                 rows.append(about | {"what": what, "result": result})
                 print(rows[-1], flush=True)
     if args.write:
-        write(rows)
+        replace_rows(Path(__file__).with_suffix(".csv"), rows, ["axolotl"], COLUMNS)
     raise SystemExit(any(not row["result"].startswith("passed") for row in rows))
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
-import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,10 +129,10 @@ def main() -> None:
         rows.append(row)
         print(*row.values(), flush=True)
     if args.write:
-        from bandpo_runs.provenance import source_commit, write_rows
+        from bandpo_runs.provenance import hardware, source_commit, write_rows
 
         facts = {
-            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+            "hardware": hardware(gpu=False),
             "numpy": np.__version__,
             "commit": source_commit(),
             "command": "python benchmarks/calibration.py --write",

@@ -16,8 +16,6 @@ in a row, and kept it if it is at least 0.8 of them; what lies between is neithe
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bandpo_runs.evals.results import read_log
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
 
 HERE = Path(__file__).resolve().parent
@@ -161,11 +159,10 @@ def main() -> int:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
         command = f"python benchmarks/collapse.py {'--runs RUNS ' if args.runs else ''}--write"
-        facts = {"hardware": f"{platform.machine()}, {os.cpu_count()} cores", "commit": source_commit()}
+        facts = {"hardware": hardware(gpu=False), "commit": source_commit()}
         rows = [{**row, **facts, "command": command} for row in rows]
-        kept = [row for row in read_rows(ROWS, missing_ok=True) if row["command"] != command]
         columns = (*next(made_rows(1)), *facts, "command")
-        write_rows(ROWS, sorted([*kept, *rows], key=lambda row: row["command"]), columns)
+        replace_rows(ROWS, rows, ["command"], columns, order=lambda row: row["command"])
     return 0
 
 

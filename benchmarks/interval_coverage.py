@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
 from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
@@ -253,10 +251,6 @@ def page(text: str, name: str, part: str) -> str:
     return f"{head}{begin}{part}\n{end}{tail}"
 
 
-def _key(row: Row) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in ("what", "population", "prompts", "samples"))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000)
@@ -275,15 +269,12 @@ def main() -> int:
     print(f"{len(rows)} rows in {time.perf_counter() - begun:.0f} s")
     if args.write:
         facts = {
-            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+            "hardware": hardware(gpu=False),
             "numpy": np.__version__,
             "commit": source_commit(),
             "command": f"{COMMAND}{f' --samples {args.samples}' if args.samples else ''} --write",
         }
-        new = {_key(row): {**row, **facts} for row in rows}
-        old = read_rows(ROWS, missing_ok=True)
-        table = {_key(row): row for row in old} | new
-        write_rows(ROWS, table.values())
+        replace_rows(ROWS, [{**row, **facts} for row in rows], ("what", "population", "prompts", "samples"))
     return 0
 
 

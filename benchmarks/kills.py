@@ -381,7 +381,7 @@ def main() -> int:
     import bandpo_runs.data.preparation
     import bandpo_runs.evals.draw
     import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
-    from bandpo_runs.provenance import read_rows, write_rows
+    from bandpo_runs.provenance import replace_rows
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()
@@ -393,8 +393,7 @@ def main() -> int:
         rows.append(summary(name, log, args.seed, commit))
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items() if value != 0), flush=True)
     if args.write:
-        others = [row for row in read_rows(ROWS, missing_ok=True) if row["kind"] not in chosen]
-        write_rows(ROWS, sorted([*others, *rows], key=lambda row: list(SHARES).index(row["kind"])), COLUMNS)
+        replace_rows(ROWS, rows, ["kind"], COLUMNS, order=lambda row: list(SHARES).index(row["kind"]))
     return int(any(row[key] for row in rows for key in WRONG))
 
 

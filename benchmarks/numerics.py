@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 import bandpo
 from bandpo.numerics import LOG_P_MAX, log1mexp
-from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.
@@ -598,18 +598,14 @@ def _solved(
 
 # ---- rows and tables
 
-KEY = ("divergence", "dtype", "mode", "delta")
-
 
 def write(rows: list[dict[str, Any]]) -> None:
     """Put rows into the file in the place of those of the same divergence, dtype, mode and radius."""
-    merged = {tuple(str(row[k]) for k in KEY): row for row in [*read_rows(ROWS, missing_ok=True), *rows]}
     order = {name: i for i, name in enumerate(DIVERGENCES)}
-    table = sorted(
-        merged.values(),
-        key=lambda row: (row["mode"], row["dtype"], order[row["divergence"]], float(row["delta"] or 0)),
-    )
-    write_rows(ROWS, table)
+    replace_rows(
+        ROWS, rows, ("divergence", "dtype", "mode", "delta"),
+        order=lambda row: (row["mode"], row["dtype"], order[row["divergence"]], float(row["delta"] or 0)),
+    )  # fmt: skip
 
 
 def tables() -> dict[str, str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import replace_rows, source_commit
 
 ROOT = Path(__file__).parent.parent
 # The last patch of every minor, and a transformers from the days of its release.
@@ -150,14 +150,6 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
     return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
 
 
-def write(rows: list[dict[str, object]]) -> None:
-    """Replace the rows of these environments, and keep the others."""
-    path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path, missing_ok=True)
-    merged = {(str(each["trl"]), str(each["transformers"])): each for each in [*found, *rows]}
-    write_rows(path, [merged[key] for key in sorted(merged, key=lambda key: [*map(Version, key)])], COLUMNS)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of TRL; by default all")
@@ -168,7 +160,7 @@ def main() -> None:
     unknown = sorted(set(args.versions) - set(RELEASES))
     if unknown:
         parser.error(f"unknown release of TRL: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
-    worst = False
+    worst, order = False, lambda row: [Version(row["trl"]), Version(row["transformers"])]
     for trl in args.versions or RELEASES:
         for transformers in dict.fromkeys([RELEASES[trl], *([] if args.of_its_time else [pinned("transformers")])]):
             with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +168,7 @@ def main() -> None:
             print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
             worst = worst or found["result"] != "passed"
             if args.write:
-                write([found])
+                replace_rows(Path(__file__).with_suffix(".csv"), [found], COLUMNS[:2], COLUMNS, order)
     raise SystemExit(worst)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.version import Version
 from trl_versions import ROOT, overlay, test
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import replace_rows, source_commit
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1")
 # The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no
@@ -50,14 +50,6 @@ def result(python: Path, file: str, chosen: str) -> str:
     return f"passed {counts['passed']}" if right else f"failed: {', '.join(failed)}"
 
 
-def write(rows: list[dict[str, str]]) -> None:
-    """Replace the rows of these releases, and keep the others."""
-    path = Path(__file__).with_suffix(".csv")
-    found = read_rows(path, missing_ok=True)
-    kept = [each for each in found if each["verl"] not in {row["verl"] for row in rows}]
-    write_rows(path, sorted([*kept, *rows], key=lambda row: Version(row["verl"])), COLUMNS)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of verl; by default all")
@@ -81,7 +73,9 @@ def main() -> None:
                 print(*rows[-1].values(), sep=", ", flush=True)
         worst = worst or any(not row["result"].startswith("passed") for row in rows)
         if args.write:
-            write(rows)
+            replace_rows(
+                Path(__file__).with_suffix(".csv"), rows, ["verl"], COLUMNS, order=lambda row: Version(row["verl"])
+            )
     raise SystemExit(worst)
 
 

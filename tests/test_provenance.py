@@ -2,7 +2,7 @@
 
 import pytest
 
-from bandpo_runs.provenance import read_rows, write_rows
+from bandpo_runs.provenance import read_rows, replace_rows, write_rows
 
 
 def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):
@@ -24,3 +24,14 @@ def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):
     path.write_bytes(b"")
     write_rows(path, [], ("rule",), add=True)
     assert path.read_bytes() == b"rule\n"
+
+
+def test_rows_of_the_same_key_are_replaced_and_the_others_stay(tmp_path):
+    path = tmp_path / "rows.csv"
+    replace_rows(path, [{"part": "b", "size": 2}, {"part": "b", "size": 1}, {"part": "a", "size": 10}], ["part"])
+    replace_rows(path, [{"part": "b", "size": 3}], ["part"])
+    assert path.read_bytes() == b"part,size\na,10\nb,3\n"
+    replace_rows(path, [{"part": "b", "size": 10}], ("part", "size"), ("size", "part"), lambda row: int(row["size"]))
+    assert path.read_bytes() == b"size,part\n3,b\n10,a\n10,b\n"
+    replace_rows(path, [{"part": "b", "size": 10}, {"part": "b", "size": 9}], ("part", "size"))
+    assert path.read_bytes() == b"size,part\n3,b\n10,a\n10,b\n9,b\n"

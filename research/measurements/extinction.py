@@ -42,7 +42,7 @@ import torch
 from scipy.stats import spearmanr
 
 from bandpo import Band, ByProbability, BySign, Clip
-from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
 from research.statistics import extinction_rate
 from research.worlds import Learner, arithmetic, compiled, make_world, scene
 from research.worlds.world import GUESS, WORK, log_softmax
@@ -395,7 +395,7 @@ def main() -> None:
     }
     rows = [row | same for row in todo[args.part]()]
     if args.write:
-        write_rows(CSV, [row for row in read_rows(CSV, missing_ok=True) if row["part"] != args.part] + rows)
+        replace_rows(CSV, rows, ["part"])
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import io
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,3 +77,17 @@ def write_rows(
     writer.writerows(rows)
     with path.open("a" if add else "w", newline="", encoding="utf-8") as file:
         file.write(made.getvalue())
+
+
+def replace_rows(
+    path: Path,
+    rows: Sequence[Mapping[str, object]],
+    key: Iterable[str],
+    columns: Iterable[str] = (),
+    order: Callable[[Any], Any] | None = None,
+) -> None:
+    """Write rows in the place of those that have the same `key`. The others stay; all are sorted by `order`."""
+    key_of = lambda row: tuple(str(row[name]) for name in key)  # noqa: E731
+    new = set(map(key_of, rows))
+    kept = [row for row in read_rows(path, missing_ok=True) if key_of(row) not in new]
+    write_rows(path, sorted([*kept, *rows], key=order) if order else [*kept, *rows], columns)
