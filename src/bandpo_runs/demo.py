@@ -13,7 +13,7 @@ from torch import Tensor
 from bandpo import Band, Clip, Region, group_advantages, policy_loss
 from bandpo.errors import counted
 
-from .reports.content_security import POLICY
+from .reports.content_security import policy
 
 Round = tuple[Tensor, list[float]]
 # The last rule is the one that the others are compared with.
@@ -234,7 +234,8 @@ def page(result: Result, command: str) -> str:
     each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, result.until_half().mean(-1), strict=True)]
     title = html.escape(f"Rounds until half are right: {', '.join(reversed(each))}")
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width,initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">{policy()}
+<meta name="viewport" content="width=device-width,initial-scale=1">
 <title>{title}</title><style>{_STYLE}</style></head><body>
 <h1>{title}</h1><p>{html.escape(result.verdict())}</p>
 <figure><div class="axis up"><span>100%</span><span>50%</span><span>0%</span></div>

@@ -237,7 +237,7 @@ def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():
         {"step": 1, "round": 1, "a": 0.1, "v/x/m": 1.0}, {"step": 2, "round": 1, "a": None, "v/y/m": 5.0},
         {"step": 3, "round": 2}, {"step": 5, "round": 4, "a": 0.2}, {"step": 4, "round": 4, "a": 0.4},
     ]  # fmt: skip
-    run = Curves(**by_step(rows[::-1], "log"))
+    run = Curves(**by_step(rows[::-1]))
     assert (run.axis, run.x.tolist()) == ("round", [1, 2, 4])
     np.testing.assert_allclose(run.total("a"), [0.1, np.nan, 0.6])
     np.testing.assert_allclose(run.mean("a"), [0.1, np.nan, 0.3])

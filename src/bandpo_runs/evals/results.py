@@ -225,7 +225,7 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
             raise UserError(f"{path}, step {at}: {name} is {value:g}; a share of right answers, 0 to 1, is expected")
         sets.setdefault(data, {"mean": {}, "best": {}, "worst": {}})[kind][int(n)] = value
     logged = tuple(Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items())
-    collapse = Curves(**by_step(log.rows, str(path))).collapse
+    collapse = Curves(**by_step(log.rows)).collapse
     scorer = "the run's reward function"
     return Result(label, path, [], scorer, collapse=collapse, notes=tuple(log.notes), logged=logged, step=at)
 
@@ -244,7 +244,7 @@ def read_log(path: Path) -> Curves:
         UserError: no such log, or one without a reward.
     """
     file = next(iter(logs_at(Path(path)).values()))
-    curves = Curves(**by_step(read(file).rows, str(file)))
+    curves = Curves(**by_step(read(file).rows))
     if not curves.points:
         raise UserError(f"{file}: no reward in it; expected one of {', '.join(REWARDS)}")
     return curves

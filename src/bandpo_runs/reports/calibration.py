@@ -19,8 +19,9 @@ from bandpo.trust_regions.base import Context, Region, places
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
+from ..statistics.estimators import Bools, Floats, Integers
 from ..statistics.intervals import Interval
-from .tokens import Bools, Floats, Integers, Tokens
+from .tokens import Tokens
 
 RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted

@@ -19,11 +19,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bandpo.trust_regions.base import Region
 
 from ..files.writing import write_atomically
+from ..statistics.estimators import Bools, Floats
 from .calibration import TAIL, Measured, measure, percent
 from .charts import DOTTED, INK, svg
 from .runs import ratio_bounds
 from .templates import LIGHT, Table, rendered
-from .tokens import Bools, Floats, Tokens
+from .tokens import Tokens
 
 _DOTS = 2500
 _FARTHEST = 1e-4, 1 - 1e-4

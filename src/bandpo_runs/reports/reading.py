@@ -103,7 +103,7 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
         more = "it does not say whether the run is finished" if log.last_step is None else None
     label = label or (repetition(name_of(folder))[0] if info is None else str(info["label"]))
     notes = (*log.notes, *([more] if more else []))
-    return Run(**by_step(log.rows, str(path)), folder=folder, label=label, finished=finished, notes=notes, **of)
+    return Run(**by_step(log.rows), folder=folder, label=label, finished=finished, notes=notes, **of)
 
 
 def _settings(folder: Path, trust: bool) -> dict[str, Any]:

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bandpo.errors import UserError, nearest
 from bandpo.files import json_line, lines_of, shortened
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from ..statistics.estimators import Floats, Integers
 
 # Names of each column in bandpo, TRL and verl, in the order in which they are looked for.
 NAMES = {

@@ -23,7 +23,6 @@ from .runs import PANELS
 from .templates import rendered
 
 State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
-SILENT = 600.0  # seconds without a line after which a run is said to have stopped writing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,7 +92,7 @@ def duration(seconds: float) -> str:
 class Watch:
     """Reader of runs; each is PATH or LABEL=PATH, and need not be there yet."""
 
-    def __init__(self, given: Sequence[str], silent: float = SILENT) -> None:
+    def __init__(self, given: Sequence[str], silent: float = 600.0) -> None:
         self.given, self.silent = [split_label(text) for text in given], silent
         self._logs: dict[Path, tuple[str | None, Followed]] = {}
         self._seen: dict[Path, Seen] = {}
@@ -116,7 +115,7 @@ class Watch:
                 continue
             info = _info_of(place)
             if changed or place not in self._seen:
-                self._seen[place] = Seen(**by_step(log.rows, str(place)), notes=tuple(_notes(log)))
+                self._seen[place] = Seen(**by_step(log.rows), notes=tuple(_notes(log)))
             found[place] = self._stands(self._seen[place], log, info, now)
             names.append(label or (name_of(place) if info is None else f"{info['label']}, seed {info['seed']}"))
         return [

@@ -11,15 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bandpo.errors import UserError
 
-from .estimators import Floats
+from .estimators import Bools, Floats, Integers
 from .intervals import LEVEL, Interval, t_quantile
-
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def smallest_number(critical: Floats, most: float) -> float:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.errors import UserError
-
 from .collapse import Collapse, find_collapse
 from .estimators import Floats
 
@@ -77,14 +75,8 @@ class Curves:
         return int(np.isfinite(self.mean("reward")).sum())
 
 
-def by_step(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return `axis`, `x` and `rows`: by round where all rows have one, else by step.
-
-    Raises:
-        UserError: a row has neither.
-    """
+def by_step(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return `axis`, `x` and `rows` of a `Followed`. By round where all have one, else by step."""
     axis = "round" if all(row.get("round") is not None for row in rows) else "step"
-    if any(row.get(axis) is None for row in rows):
-        raise UserError(f"{name}: expected 'round' or 'step' in every line")
     rows = sorted(rows, key=lambda row: row[axis])
     return {"axis": axis, "x": np.unique(np.array([row[axis] for row in rows], float)), "rows": rows}

@@ -305,7 +305,7 @@ def _logged(path: Path) -> Iterator[Finding]:
 
 def _clip(path: Path, log: Followed) -> Finding:
     """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
-    run = Curves(**by_step(log.rows, str(path)))
+    run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
     sided = not np.isfinite(outside).any()  # only of those that lose their gradient
     shares = run.share("cut/fraction") if sided else outside
