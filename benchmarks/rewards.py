@@ -13,10 +13,10 @@ Run i has seed i, so that nothing is cached; run 0 starts the workers and is tol
 at a time. Rates are medians; `cpu_s` is the processor time of a run in all processes, which other work on the machine
 changes less than the time on the clock.
 
-Generated answers are written by a small grammar of answers, or are made answers with faults put in,
-words around numbers, characters of all kinds, what is known to be hard for sympy, and the hostile strings. They are
-graded in batches of 500; `longest_s` is the longest that one batch took, `restarts` are the workers beyond the first
-ones, `errors` the answers on which the scorer failed, `exceptions` what came out of `grade`, which should be none.
+Generated answers are written by a small grammar of answers, or are made answers with faults put in, words around
+numbers, characters of all kinds, what is known to be hard for sympy, and the hostile strings. They are graded in
+batches of 500; `longest_s` is the longest that one batch took, `restarts` are the workers beyond the first ones,
+`errors` the answers on which the scorer failed, `exceptions` what came out of `grade`, which should be none.
 """
 
 import argparse

@@ -150,6 +150,10 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
     return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
 
 
+def in_order(row: dict[str, str]) -> list[Version]:
+    return [Version(row["trl"]), Version(row["transformers"])]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases of TRL; by default all")
@@ -160,7 +164,7 @@ def main() -> None:
     unknown = sorted(set(args.versions) - set(RELEASES))
     if unknown:
         parser.error(f"unknown release of TRL: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
-    worst, order = False, lambda row: [Version(row["trl"]), Version(row["transformers"])]
+    worst = False
     for trl in args.versions or RELEASES:
         for transformers in dict.fromkeys([RELEASES[trl], *([] if args.of_its_time else [pinned("transformers")])]):
             with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +172,7 @@ def main() -> None:
             print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
             worst = worst or found["result"] != "passed"
             if args.write:
-                replace_rows(Path(__file__).with_suffix(".csv"), [found], COLUMNS[:2], COLUMNS, order)
+                replace_rows(Path(__file__).with_suffix(".csv"), [found], ("trl", "transformers"), COLUMNS, in_order)
     raise SystemExit(worst)
 
 

@@ -82,7 +82,7 @@ def write_rows(
 def replace_rows(
     path: Path,
     rows: Sequence[Mapping[str, object]],
-    key: Iterable[str],
+    key: Sequence[str],
     columns: Iterable[str] = (),
     order: Callable[[Any], Any] | None = None,
 ) -> None:

@@ -17,8 +17,8 @@ from published import BEFORE, BEHIND, aime24, aime25, amc23, dapo, math, problem
 from scripts import ROOT, load
 from tokenizers.pre_tokenizers import ByteLevel
 
+from bandpo_runs.config import recipe
 from bandpo_runs.evals.folder import read_graded
-from bandpo_runs.training import on_verl
 
 PAGE = ROOT / "docs" / "reproduce.md"
 TOY = [
@@ -65,11 +65,11 @@ def model(folder):
 def overlay():
     """The recipe on top of the page's: the toy, a machine without GPUs, and four short steps at a high rate."""
     node = {}
-    for key, value in map(on_verl.setting, TOY):
+    for key, value in map(recipe.setting, TOY):
         if key.startswith("+"):
             node[key] = value
         else:
-            on_verl.put(node, key, value)
+            recipe.put(node, key, value)
     return node
 
 

@@ -60,6 +60,8 @@ def test_questions_of_a_reasoning_gym_task(here):
     assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.facts["repeated"]
     assert found.questions == question_sets.read(spec).questions
     assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
+    with pytest.raises(UserError, match="nested more than 100 deep"):
+        question_sets.read("reasoning-gym:chain_sum:min_terms=" + 1000 * "[")
     with pytest.raises(UserError, match="'size' is not an option; write reasoning-gym:TASK:key=value"):
         question_sets.read("reasoning-gym:chain_sum:size")
     with pytest.raises(UserError, match="chain_sam"):
@@ -72,7 +74,7 @@ def test_questions_that_a_recipe_holds_out(here):
     Path("mine.yaml").write_text(yaml.safe_dump(node))
     _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
     found = question_sets.read("mine.yaml")
-    with pytest.raises(UserError, match=r"^mine.yaml has the template of its run; .*, got 'boxed'"):
+    with pytest.raises(UserError, match=r"^mine.yaml has a template of its own; .*, got 'boxed'"):
         question_sets.read("mine.yaml", template="boxed")
     assert (found.name, found.scorer) == ("rows", "last-number")
     assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]

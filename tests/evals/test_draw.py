@@ -323,7 +323,7 @@ MISTAKES = {
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
     "concurrency": (["--data", "lab", "--concurrency", "4"], "--concurrency is for backend openai, got backend"),
-    "template": (["--data", "lab", "--template", "boxed"], "lab has the template of its run; --template is for other"),
+    "template": (["--data", "lab", "--template", "boxed"], "lab has a template of its own; --template is for other"),
     "timeout": (["--data", "lab", "--timeout", "60"], "--timeout is for backend openai, got backend transformers"),
     "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
     "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1 at temperature 0, where"),

@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib")
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
+from bandpo_runs.files.logs import read
 from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.reading import read_runs
 from bandpo_runs.reports.runs import PANELS, read_sections
@@ -230,6 +231,12 @@ def test_a_validation_without_a_number_has_no_panel_and_no_table(tmp_path, no_dr
     write_lines(tmp_path / "log.jsonl", rows)
     assert main(["table", str(tmp_path / "log.jsonl")]) == 0
     assert "Validation at step 5.5." in capsys.readouterr().out
+
+
+def test_a_row_keeps_its_step_whatever_another_name_becomes(tmp_path):
+    write_lines(tmp_path / "log.jsonl", [{"step": i, "train/step": None, "reward": 0.5} for i in (1, 2)])
+    assert main(["report", str(tmp_path / "log.jsonl"), "-o", str(tmp_path / "page.html")]) == 0
+    assert [row["step"] for row in read(tmp_path / "log.jsonl").rows] == [1, 2]
 
 
 def test_rows_of_a_round_are_summed_and_what_is_not_known_is_left_out():

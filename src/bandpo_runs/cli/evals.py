@@ -238,7 +238,7 @@ def prepare(
         answer_from=answer_from,
     )  # fmt: skip
     if max_prompt_tokens and not tokenizer:
-        raise UserError("--max-prompt-tokens counts by --tokenizer MODEL; add it")
+        raise UserError(f"--max-prompt-tokens {max_prompt_tokens} needs --tokenizer MODEL, which counts them")
     settings = Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies)
     say = functools.partial(print, flush=True)
     prepare([source for name in names for source in read(name)], output, settings, say=say)

@@ -100,7 +100,7 @@ def _answer(found: Calibration) -> str:
 
 def _interval(one: Found) -> str:
     if one.interval is None:
-        return "-"
+        return "–"  # noqa: RUF001
     low, high = one.interval
     return f"{low:.3g} to {'none' if math.isinf(high) else f'{high:.3g}'}"
 

@@ -56,23 +56,22 @@ def read(
         copies: see `evaluation_set`.
 
     Raises:
-        UserError: the data are not found, have no questions, or have two answers to one.
+        UserError: the data are not found, have no questions, or two answers to one; or have a template of their own.
     """
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
-    is_of_run = recipe == path or recipe.is_file()
-    if template is not None and (spec == "lab" or is_of_run):
-        raise UserError(f"{spec} has the template of its run; --template is for other data, got {template!r}")
-    if spec == "lab":
-        found = _lab()
-    elif spec.startswith("reasoning-gym:"):
+    if spec.startswith("reasoning-gym:"):
         found = _task(spec, template_text(template, known=False))
-    elif is_of_run:
+    elif spec != "lab" and recipe != path and not recipe.is_file():
+        found = evaluation_set(spec, template=template, copies=copies)
+    elif template is not None:
+        raise UserError(f"{spec} has a template of its own; --template is for other data, got {template!r}")
+    elif spec == "lab":
+        found = _lab()
+    else:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
         node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
         found = _held_out(build(node), spec)
-    else:
-        found = evaluation_set(spec, template=template, copies=copies)
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
 

@@ -290,7 +290,7 @@ class Followed:
             if not _is_step(step := _step_of(row)):
                 damaged += 1
                 continue
-            row, before = {"step": step, **renamed(row)}, at.get(step, {})
+            row, before = {**renamed(row), "step": step}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
             if any(not name.startswith(_SEVERAL) and (step < last or row[name] != before[name]) for name in again):
                 self.went_back += 1

@@ -182,7 +182,9 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
     """List the settings that differ, except seed, label and output folders."""
     flat = {
-        run: {key: str(value) for key, value in leaves(blanked(run.config))} for run in runs if run.config is not None
+        run: {key: str(value) for key, value in leaves(blanked(run.config)) if value != {}}
+        for run in runs
+        if run.config is not None
     }
     columns = [(label, section) for section in sections for label in section.methods]
     rows = []
@@ -200,7 +202,8 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
     facts: dict[str, dict[str, None]] = {}
     for info in [run.info for run in runs if run.info is not None]:
         for key, value in leaves({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}):
-            facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[str(value)] = None
+            if value != {}:
+                facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[str(value)] = None
     if told := [f"{key} {join(values)}" for key, values in facts.items() if [*values] != ["None"]]:
         yield f"{'; '.join(told)}."
     if logs := [f"{run.label} from {run.folder}" for run in runs if run.info is None]:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from .estimators import Floats
+
 WINDOW = 8
 LOSS = 0.5  # of the best smoothed reward above the floor
 SIGMAS = 6.0

@@ -37,9 +37,9 @@ class Graded:
     data: str
     score: Floats
     answers: NDArray[np.object_] | None
-    tokens: NDArray[np.int64] | None
-    truncated: NDArray[np.bool_] | None
-    parsed: NDArray[np.bool_] | None
+    tokens: Integers | None
+    truncated: Bools | None
+    parsed: Bools | None
     prompt_ids: list[str]
     status: NDArray[np.object_] | None = None
     asked: Sequence[tuple[Any, Any]] = ()
@@ -62,7 +62,7 @@ class Graded:
                              f"got {len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones")  # fmt: skip
 
     @property
-    def right(self) -> NDArray[np.int64]:
+    def right(self) -> Integers:
         """Count the right samples of each prompt."""
         return self.score.sum(-1).astype(np.int64)
 
@@ -93,7 +93,7 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     return -np.expm1(none_right[np.minimum(c, n - k + 1)]) + 0.0
 
 
-def _counts(n: int, c: ArrayLike) -> NDArray[np.int64]:
+def _counts(n: int, c: ArrayLike) -> Integers:
     counts = np.asarray(c)
     whole = counts.astype(np.int64)
     if (whole != counts).any() or (whole < 0).any() or (whole > n).any():
@@ -122,7 +122,7 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _draws(n: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
+def _draws(n: int, k: int, resamples: int, seed: int) -> Integers:
     """Draw resamples by verl's seed, the same ones for every prompt."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k!r}")
