@@ -191,6 +191,10 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
     assert main([*RECIPE, "--resume"]) == 0
     assert "run is finished; nothing to resume" in capsys.readouterr().out
     assert everything(here) == before
+    whole = Path("run/config.yaml").read_text()
+    assert whole.count("  options: {}\n") == 1
+    Path("run/config.yaml").write_text(whole.replace("  options: {}\n", ""))  # an empty mapping is no setting
+    assert main([*RECIPE, "--resume"]) == 0
 
 
 # ---- packages that are not installed

@@ -42,10 +42,7 @@ def test_questions_of_files(here):
         question_sets.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
     system = [{"role": "system", "content": "be good"}, {"role": "user", "content": "x"}]
     write("system.jsonl", [{"prompt": system, "answer": "1"}])
-    with pytest.raises(
-        UserError,
-        match=r"^system: text prompts .* need one user message a question, got",
-    ):
+    with pytest.raises(UserError, match=r"^system: text prompts .* need one user message a question, got"):
         question_sets.read("system.jsonl", chat=False)
     with pytest.raises(UserError, match=r"gone\.jsonl"):
         question_sets.read("gone.jsonl")

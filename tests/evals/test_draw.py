@@ -124,6 +124,13 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     assert re.search(r"://\*\*\*@localhost:[0-9]+/v1\?key=\*\*\*'? --timeout 60", read_facts(Path("out"))["command"])
 
 
+def test_a_server_has_the_settings_of_its_engine():
+    given, default = draw.Engine("openai", "http://x", 3, 7.0, {"a": 1}), draw.Engine(base_url="http://x")
+    servers = [engine.start("m") for engine in (given, default)]
+    found = [(one.model, one.base_url, one.concurrency, one.timeout, one.body) for one in servers]
+    assert found == [("m", "http://x", 3, 7.0, {"a": 1}), ("m", "http://x", 32, 3600.0, {})]
+
+
 LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
 
 

@@ -58,6 +58,16 @@ def whole(tmp_path_factory):
 # ---- killed
 
 
+@pytest.mark.parametrize("torn", [b"", b"\n", b'{"a": 2}', b'{"a":'])
+def test_the_line_that_a_killed_process_began_is_cut_off(tmp_path, torn):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + torn)
+    with Appender(path) as file:
+        assert file.rows == [{"a": 1}]
+        file.add({"a": 3})
+    assert path.read_bytes() == b'{"a": 1}\n' + (torn if torn == b"\n" else b"") + b'{"a":3}\n'
+
+
 @pytest.mark.slow
 def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # thousands of them take minutes on some disks

@@ -285,8 +285,11 @@ def test_settings_that_differ(tmp_path):
 def test_only_the_seed_of_the_run_is_no_setting(tmp_path):
     for seed, options in enumerate(({"seed": 0}, {"seed": 1}, {})):
         settings = {"data": {"options": options}, "trainer": {"logging_dir": f"logs/{seed}"}}
-        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(3)), settings)
-    assert table(make_page(tmp_path), "Settings that differ") == {"data.options.seed": {"GRPO": "0, 1, –"}}
+        write_run(tmp_path / "runs", "GRPO", seed, make_rows(ramp(3)), settings, versions={})
+    page = make_page(tmp_path)
+    assert table(page, "Settings that differ") == {"data.options.seed": {"GRPO": "0, 1, –"}}
+    assert "commit abc1234" in page
+    assert "versions {}" not in page
 
 
 @pytest.mark.usefixtures("no_drawings")
