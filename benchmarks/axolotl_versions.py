@@ -12,13 +12,12 @@ import argparse
 import datetime
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from trl_versions import pinned, test
+from trl_versions import overlay, pinned, test
 
 from bandpo_runs.provenance import replace_rows, source_commit
 
@@ -38,22 +37,17 @@ COLUMNS = ["axolotl", "what", "result", "trl", "transformers", "torch", "date", 
 
 def environment(folder: Path, axolotl: str) -> Path:
     """A virtual environment over the running one, with this axolotl; returns its Python."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = overlay(folder, "axolotl", "--no-deps", f"axolotl=={axolotl}")
     (own,) = folder.glob("lib/python*/site-packages")
     if [*own.glob("axolotl_contribs_mit-*")]:
-        return python.absolute()
-    below = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
-    (own / "below.pth").write_text("\n".join(dict.fromkeys(below)) + "\n")
+        return python
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    subprocess.run([*pip, "--no-deps", f"axolotl=={axolotl}"], check=True, stdout=subprocess.DEVNULL)
     asked = {}
     for line in Distribution.at(*own.glob("axolotl-*.dist-info")).requires or ():
         asked.setdefault((each := Requirement(line)).name, f"{each.name}{each.specifier}")
     for names, more in (WANTED, [f"torch=={pinned('torch')}"]), (ALONE, ["--no-deps"]):
         subprocess.run([*pip, *more, *(asked.get(name, name) for name in names)], check=True, stdout=subprocess.DEVNULL)
-    return python.absolute()
+    return python
 
 
 def main() -> None:

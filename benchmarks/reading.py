@@ -32,20 +32,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bandpo_runs.data.golds import BOX, read_gold
 from bandpo_runs.provenance import source_commit, write_rows
 
 COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]
-
-
-def boxed(text: str) -> str | None:
-    """What the last box of a solution holds."""
-    start, depth = text.rfind("\\boxed{"), 0
-    for i in range(start + 6, len(text)) if start >= 0 else ():
-        depth += (text[i] == "{") - (text[i] == "}")
-        if depth == 0:
-            return text[start + 7 : i]
-    return None
 
 
 def parentheses(text: str) -> str:
@@ -64,9 +55,9 @@ def sets(folder: Path) -> Iterator[tuple[str, str, list[Case]]]:
     solutions = [(qwen / "aime24", "solution"), (qwen / "minerva_math", "solution"), (harness / "math", "solution")]
     for place, field in solutions:
         if (path := place / "test.jsonl").exists():
-            texts = [row[field] for row in rows(path) if boxed(row[field])]
+            solved = [(text, gold) for row in rows(path) if (gold := read_gold(text := row[field], BOX)[0])]
             for writing, write in (("as published", str), (r"\(..\)", parentheses)):
-                yield place.name, writing, [(write(text), boxed(text) or "", 1) for text in texts]
+                yield place.name, writing, [(write(text), gold, 1) for text, gold in solved]
     if (path := qwen / "gsm8k" / "test.jsonl").exists():
         yield (
             "gsm8k",

@@ -96,7 +96,10 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 }
 
 
-def hub_rows(hub: str, config: str | None, split: str, then: str = "--from copies") -> tuple[Rows, str | None]:
+_COPIED = "--from copies; for data.eval_path, the file that `bandpo data prepare` writes with --from copies"
+
+
+def hub_rows(hub: str, config: str | None, split: str, then: str = _COPIED) -> tuple[Rows, str | None]:
     """Read the rows of a data set of the Hugging Face hub, and their commit.
 
     It is downloaded into the hub's own cache, which goes on where a download broke off. With HF_HUB_OFFLINE=1 only that
