@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -253,20 +254,43 @@ def test_a_killed_worker_ends_all_and_what_ended_with_it_has_its_row(hand_out, m
     assert {row["learning_rate"] for row in read_rows(smollm2_reuse.CSV)} == {"5e-06", "1e-05", "2e-05"}
 
 
-def test_the_report_says_what_the_rows_say():
-    """Of the seeds that all rules have, counted from the first."""
-    values = smollm2_reuse.judged(1)
-    seeds = sorted(set.intersection(*map(set, values.values())))
+def differences(uses, rules):
+    """Return how many seeds all rules have, counted from the first, what is right there, and ends of differences."""
+    found = smollm2_reuse.judged(uses)
+    seeds = sorted(set.intersection(*(set(found[rule]) for rule in ("no clip", *rules))))
     assert seeds == [*range(100, 100 + len(seeds))]
-    values = {rule: {seed: found[seed] for seed in seeds} for rule, found in values.items()}
-    page = (ROOT / "docs" / "report" / "index.md").read_text(encoding="utf-8")
-    found = (smollm2_reuse.minus_no_clip(rule, values) for rule in [*smollm2_reuse.RULES][1:])
-    ends = [[float(x) for x in re.findall(r"[+-][.\d]+", one)] for one in found]
+    values = {rule: {seed: found[rule][seed] for seed in seeds} for rule in ("no clip", *rules)}
+    said = (smollm2_reuse.minus_no_clip(rule, values) for rule in rules)
+    right = [100 * statistics.fmean(each.values()) for each in values.values()]
+    return len(seeds), right, [[float(x) for x in re.findall(r"[+-][.\d]+", one)] for one in said]
+
+
+def said_in(page, said):
+    assert said in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_report_says_what_the_rows_of_one_use_say():
+    seeds, _, ends = differences(1, [*smollm2_reuse.RULES][1:])
     assert all(low < 0 < high for _, low, high in ends)
-    (clip, weight, band), halves = ([one[0] for one in ends], sorted((high - low) / 2 for _, low, high in ends))
-    said = f"on {len(seeds)} seeds GRPO's `0.2` ends {clip:+.3f} from no clip, the weighted clip {weight:+.3f}, "
-    said += f"Band-KL `0.05` {band:+.3f}, all level, with intervals of {halves[0]:.2f} to {halves[-1]:.2f} to each side"
-    assert said in page
+    most, halves = max(abs(one[0]) for one in ends), sorted((high - low) / 2 for _, low, high in ends)
+    said = f"on {seeds} seeds GRPO's `0.2`, the weighted clip and Band-KL `0.05` end level, at most {most:.3f} away, "
+    said_in("docs/report/index.md", f"{said}with intervals of {halves[0]:.2f} to {halves[-1]:.2f} to each side")
+
+
+def test_pages_say_what_the_rows_of_eight_uses_say():
+    seeds, right, ((clip, *around), (_, low, high)) = differences(8, ["GRPO 0.2/0.2", "weighted clip"])
+    assert around[1] < 0
+    assert low < 0 < high
+    runs = [task_of("GRPO 0.2/0.2", 8, 2e-5, 100 + i) for i in range(seeds)]
+    rows = [row for row in read_rows(smollm2_reuse.CSV) if any(smollm2_reuse.is_of(row, run) for run in runs)]
+    assert 0.45 < statistics.fmean(float(row["clipped"]) for row in rows) < 0.55
+    said = f"on {seeds} seeds GRPO's `0.2`, with half of the tokens outside, ends {clip:+.2f} "
+    said_in("docs/report/index.md", f"{said}[{around[0]:+.2f}, {around[1]:+.2f}] from no clip")
+    said_in("docs/choose.md", f"half of the tokens and ended {-clip:.2f} below on {seeds} seeds (8 uses, [rows]")
+    said = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {(around[1] - around[0]) / 2:.2f} "
+    said_in("docs/choose.md", f"{said}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)")
+    said = f"ended with {right[1]:.0f} % right under GRPO's and {right[0]:.0f} % without a clip, each at its best "
+    said_in("README.md", f"{said}learning rate ([{seeds} seeds]")
 
 
 def test_choose_says_what_the_rows_say_of_two_learning_rates():
