@@ -22,7 +22,7 @@ PAGE = (report.PAGES / "index.md").read_text(encoding="utf-8")
 # Parts of pages, and their numbers of no contest's row: limits, settings, what other tests compare with theirs.
 PARTS = {
     "docs/report/index.md": (
-        "# What", "## Repeat", "0.02, 95 %, 0.2 %, 0.12 %, 0.4 %, 70 %, 0.021, 0.05, 0.08, -0.12, -0.17, -0.06",
+        "# What", "## Repeat", "0.02, 95 %, 0.2 %, 0.12 %, 0.4 %, 70 %, 0.021, 0.05, 0.08, -0.12, -0.17, -0.06, +0.15",
     ),
     "docs/choose.md": (
         "## The numbers", "TRL and verl count",
