@@ -285,10 +285,11 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert around[1] < 0
     assert low < 0 < high
     rows = [row for row in read_rows(smollm2_reuse.CSV) if row["uses"] == "8" and 100 <= int(row["seed"]) < 100 + seeds]
+    rows = sorted(rows, key=lambda row: int(row["seed"]))
     of = {rule: [row for row in rows if row["rule"] == rule] for rule in ("no clip", "GRPO 0.2/0.2", "weighted clip")}
     assert 0.45 < statistics.fmean(float(row["clipped"]) for row in of["GRPO 0.2/0.2"]) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    none, grpo, weighted = ([float(row["reward"]) for row in each] for each in of.values())  # seed by seed
+    none, grpo, weighted = ([float(row["reward"]) for row in each] for each in of.values())
     level = training_runs([x - y for x, y in zip(grpo, none, strict=True)]).interval(low=-1.0)
     assert level.low < 0 < level.high
     more = statistics.fmean(weighted) - statistics.fmean(none)
