@@ -40,7 +40,8 @@ def test_a_failure_of_the_network_is_one_line_that_says_what_to_do(make, online)
         "math-ai/amc23 cannot be loaded from the Hugging Face hub ([Errno -2] Name or service not known)."
     )
     assert "hf download math-ai/amc23 --repo-type dataset --local-dir copies/math-ai/amc23" in text
-    assert "here: --from copies; for data.eval_path, the file that `bandpo data prepare` writes" in text
+    then = "--from copies; for data.eval_path, the file that `bandpo data prepare` writes with --from copies"
+    assert text.endswith(f"then here: {then}")
     assert "\n" not in text
 
 
