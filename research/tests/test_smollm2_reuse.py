@@ -284,30 +284,35 @@ def test_the_report_says_what_the_rows_of_one_use_say():
 
 
 def test_pages_say_what_the_rows_of_eight_uses_say():
-    seeds, right, ((clip, *around), (_, low, high)) = differences(8, ["GRPO 0.2/0.2", "weighted clip"])
+    seeds, right, ((clip, *around), (_, low, high), (band, *ends)) = differences(8, [*smollm2_reuse.RULES][1:])
     assert around[1] < 0
     assert low < 0 < high
+    assert ends[1] < 0
+    half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
     rows = [row for row in read_rows(smollm2_reuse.CSV) if row["uses"] == "8" and 100 <= int(row["seed"]) < 100 + seeds]
     rows = sorted(rows, key=lambda row: int(row["seed"]))
-    of = {rule: [row for row in rows if row["rule"] == rule] for rule in ("no clip", "GRPO 0.2/0.2", "weighted clip")}
+    of = {rule: [row for row in rows if row["rule"] == rule] for rule in smollm2_reuse.RULES}
     assert 0.45 < statistics.fmean(float(row["clipped"]) for row in of["GRPO 0.2/0.2"]) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
     said_in("docs/report/index.md", "No clip learned best at a sixteenth of GRPO's rate")
-    said_in("docs/choose.md", "seeds, no clip at a sixteenth of its rate")
-    none, grpo, weighted = ([float(row["reward"]) for row in each] for each in of.values())
-    level = training_runs([x - y for x, y in zip(grpo, none, strict=True)]).interval(low=-1.0)
-    assert level.low < 0 < level.high
-    more = statistics.fmean(weighted) - statistics.fmean(none)
-    said_in("docs/report/index.md", f"over the training GRPO's is level, the weighted clip {more:+.2f}")
-    said = f"on {seeds} seeds GRPO's `0.2`, with half of the tokens outside, ends {clip:+.2f} "
-    said_in("docs/report/index.md", f"{said}[{around[0]:+.2f}, {around[1]:+.2f}] from no clip in right answers, and ")
-    said_in(
-        "docs/choose.md", f"half of the tokens were outside it, and it ended with {-clip:.2f} less right on {seeds}"
-    )
-    said = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {(around[1] - around[0]) / 2:.2f} "
+    said_in("docs/choose.md", "no clip at a sixteenth of GRPO's rate")
+    none, *others = ([float(row["reward"]) for row in each] for each in of.values())
+    gaps = (training_runs([x - y for x, y in zip(each, none, strict=True)]).interval(low=-1.0) for each in others)
+    grpo, weighted, level = gaps
+    assert weighted.low > 0
+    assert all(one.low < 0 < one.high for one in (grpo, level))
+    said_in("docs/report/index.md", "In mean reward over the training the weighted clip is ahead, the others level")
+    said = f"on {seeds} seeds, GRPO's `0.2`, with half of the tokens outside, ends {clip:+.2f} ± {half:.2f} "
+    said += f"from no clip in right answers, Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, and the weighted clip level"
+    said_in("docs/report/index.md", said)
+    said = f"half of the tokens were outside it, and it ended with {-clip:.2f} less right on {seeds} seeds, "
+    said_in("docs/choose.md", f"{said}Band-KL `0.05` with {-band:.2f} less")
+    said = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
     said_in("docs/choose.md", f"{said}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)")
-    said = f"ended with {right[1]:.0f} % right under GRPO's and {right[0]:.0f} % without a clip, each at its best "
-    said_in("README.md", f"{said}learning rate ([{seeds} seeds]")
+    none, grpo, weighted, band = right
+    said = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
+    said += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at its best learning rate "
+    said_in("README.md", f"{said}([{seeds} seeds]")
 
 
 def test_choose_says_what_the_rows_say_of_two_learning_rates():
