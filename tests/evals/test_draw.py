@@ -348,6 +348,14 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, 
     assert [path.name for path in here.iterdir()] == ["rows.jsonl"]
 
 
+@pytest.mark.parametrize("mistake", ["template", "scorer"])
+def test_the_labs_start_is_not_trained_for_a_mistake(here, capsys, monkeypatch, mistake):
+    monkeypatch.setattr(toy, "warm_start", lambda *args: pytest.fail("trains"))
+    args, message = MISTAKES[mistake]
+    assert main(["eval", "lab", *args]) == 2
+    assert message in capsys.readouterr().err
+
+
 # ---- grades
 
 

