@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import bandpo
+from research.bench import read_contest
 from research.bench.cells import cell, row_of
 from research.bench.labs import is_lab
 from research.report import __main__ as report
@@ -22,7 +23,7 @@ PAGE = (report.PAGES / "index.md").read_text(encoding="utf-8")
 # Parts of pages, and their numbers of no contest's row: limits, settings, what other tests compare with theirs.
 PARTS = {
     "docs/report/index.md": (
-        "# What", "## Repeat", "0.02, 95 %, 0.2 %, 0.12 %, 0.4 %, 70 %, 0.021, 0.05, 0.08, -0.12, 0.06, -0.06, 0.04",
+        "# What", "## Repeat", "0.02, 95 %, 0.2 %, 0.12 %, 0.4 %, 70 %, 0.021, 0.05, 0.06, -0.12, 0.06, -0.06, 0.04",
     ),
     "docs/choose.md": (
         "## The numbers", "TRL and verl count",
@@ -95,6 +96,31 @@ def test_what_is_said_of_fourteen_rules_is_true_of_each():
             assert (found[:, 0] > -0.0115).all()
     assert (gaps["fork", 4, 4][:, 1] > 0).all()
     assert gaps["fork", 4, 4][:, 0].max() == pytest.approx(0.01, abs=0.0015)
+
+
+def test_what_else_the_answer_and_the_captions_say_is_true_of_rows():
+    once = [one for one in rows.kept() if (one.told["contest"], one.told["control"]) == ("reuse once", "none")]
+    most = max(float(one.outside) for one in once if one.told["family"] == "GRPO .2/.2")
+    assert round(most / report.PUBLIC["GRPO .2/.2"][0], 1) == 2.5
+    assert "up to two and a half times as many tokens outside GRPO's clip" in PAGE
+    _, half, *_ = rows.read_rows(report.ROOT / "research" / "measurements" / "learning_rate.csv")
+    furthest = max(abs(rows.Pair(one, base).difference.value) for one in once if (base := rows.baseline_of(one)))
+    assert -float(half["difference"]) > furthest
+    rules = set()
+    for ((contest, world, control), family), one in rows.judged().items():
+        plain = rows.judged().get((("reuse others", world, "none"), family))
+        if contest in ("reuse rare controls", "reuse others controls") and plain and world.startswith("rare"):
+            assert rows.Pair(one, plain).difference.low > 0, (world, control, family)
+            rules |= {(rows.shape(one)[0], family)}
+    assert {family for uses, family in rules if uses == 1} == {"no clip", "GRPO .2/.2", "Band-KL .05", "fixed clip"}
+    assert "without a clip and under three rules" in PAGE
+    assert all(found["fixed clip"].told["edges"] for found in report.by_uses().values())
+    contests = [
+        read_contest(report.ROOT / f"research/contests/reuse_{x}.yaml") for x in ("once", "eight", "more", "others")
+    ]
+    grids = [family.grid["up"] for each in contests for family in each.families if family.name == "fixed clip"]
+    assert {min(grid) for grid in grids} == {0.28, 0.5}
+    assert "clips of `calibrated` and `fork` began at an upper epsilon of `0.28` or `0.5`" in PAGE
 
 
 def test_the_page_is_read_in_three_minutes():
