@@ -51,6 +51,14 @@ def test_each_world_is_at_one_to_eight_uses_at_equal_steps_and_at_four_mini_batc
     assert found == dict.fromkeys(("calibrated", "rare and noisy", "fork"), every)
 
 
+def test_the_relaxed_band_is_in_all_worlds_of_the_others_on_their_seeds():
+    relaxed, *others = (
+        read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("relaxed", "once", "eight", "more", "others")
+    )
+    assert sorted(map(str, relaxed.worlds)) == sorted(str(world) for each in others for world in each.worlds)
+    assert {each.stages.judge.first for each in others} == {relaxed.stages.judge.first}
+
+
 def test_tighter_clips_and_bands_are_in_the_same_worlds_on_the_same_seeds():
     narrow, others = (read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("rare_narrow", "others"))
     rare = [world for world in others.worlds if world["base"] == "rare and noisy"]
@@ -132,8 +140,13 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert f"GRPO's clip ended {-clip[-1].value:.3f} to {-clip[0].value:.3f} below no clip" in doctor.MORE
     assert f"Band-KL 0.05 level with it to {band[-1].value:.3f} above" in doctor.MORE
     assert band[0].low < 0 < band[0].high
-    once = {key: one for key, one in rows.items() if key[0][0] == "reuse once" and key[1] != "no clip"}
+    worlds = {place[1] for place, _ in rows if place[0] == "reuse once"}
+    once = {
+        (place, family): one
+        for (place, family), one in rows.items()
+        if place[0] in ("reuse once", "reuse relaxed") and place[1] in worlds and family != "no clip"
+    }
     ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
     assert max(abs(end) for each in ends for end in each) < 0.02
-    assert {len({family for place, family in once if place == at}) for at, _ in once} == {14}
-    assert "14 of 14 rules ended within 0.02 of no clip" in doctor.ONCE
+    assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
+    assert "15 of 15 rules ended within 0.02 of no clip" in doctor.ONCE
