@@ -99,7 +99,11 @@ def draw(folder: Path) -> None:
         name = f"{base}, {uses} use{'s' * (uses > 1)}" + f", {minibatches} mini-batches" * (contest in REUSE)
         groups[group][name] = pair.difference
     ordered = {name: dict(sorted(found.items(), key=lambda item: -item[1].value)) for name, found in groups.items()}
-    figures.save(folder / "worlds.svg", figures.dots(ordered, "reward at the end: best Band-KL minus best clip"), 7.2)
+    figures.save(
+        folder / "worlds.svg",
+        figures.dots(ordered, "reward at the end: best Band-KL minus best clip (right of 0: the band is ahead)"),
+        7.2,
+    )
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ PAGE = (report.PAGES / "index.md").read_text(encoding="utf-8")
 # Parts of pages, and their numbers of no contest's row: limits, settings, what other tests compare with theirs.
 PARTS = {
     "docs/report/index.md": (
-        "# What", "## Repeat", "0.02, 95 %, 0.2 %, 0.12 %, 0.4 %, 70 %, 0.021, 0.05, 0.06, -0.12, 0.06, -0.06, 0.04",
+        "# What", "## Repeat", "0.02, 95 %, 0.12 %, 0.2 %, 0.4 %, 70 %, 0.021, 0.05, 0.06, -0.12, 0.06, -0.06, 0.04",
     ),
     "docs/choose.md": (
         "## The numbers", "TRL and verl count",
@@ -64,7 +65,7 @@ def test_every_result_on_a_page_is_linked_to_its_row(page):
 def test_what_is_said_of_bands_and_clips_is_true_of_the_figure():
     found = [pair.difference for pair in report.against_clips()]
     ahead, behind = sum(x.low > 0 for x in found), sum(x.high < 0 for x in found)
-    assert f"ahead in {ahead} of {len(found)}, behind in {behind}, else undecided" in PAGE
+    assert f"ahead in {ahead} of {len(found)} comparisons, behind in {behind}, else undecided" in PAGE
     gaps = [pair.difference.value for pair in report.against_clips() if not pair.one.place[0].startswith("lab")]
     said = (
         f"of {len(gaps)} comparisons in small worlds, a band of one radius ends more than 0.02 above a clip whose two "
@@ -101,9 +102,9 @@ def test_what_is_said_of_fifteen_rules_is_true_of_each():
 def test_what_else_the_answer_and_the_captions_say_is_true_of_rows():
     worlds = {one.place[1:] for one in rows.kept() if one.told["contest"] == "reuse once"}
     once = [one for one in rows.kept() if one.told["contest"].startswith("reuse") and one.place[1:] in worlds]
-    most = max(float(one.outside) for one in once if one.told["family"] == "GRPO .2/.2")
-    assert round(most / report.PUBLIC["GRPO .2/.2"][0], 1) == 2.5
-    assert "up to two and a half times as many tokens outside GRPO's clip" in PAGE
+    rates = [float(one.outside) for one in once if one.told["family"] == "GRPO .2/.2"]
+    assert 1.5 < statistics.fmean(rates) / statistics.fmean(report.PUBLIC["GRPO .2/.2"]) < 2.5
+    assert "In a small world with some twice the clip rate of the paper's logs" in PAGE
     _, half, *_ = rows.read_rows(report.ROOT / "research" / "measurements" / "learning_rate.csv")
     furthest = max(abs(rows.Pair(one, base).difference.value) for one in once if (base := rows.baseline_of(one)))
     assert -float(half["difference"]) > furthest
@@ -114,7 +115,7 @@ def test_what_else_the_answer_and_the_captions_say_is_true_of_rows():
             assert rows.Pair(one, plain).difference.low > 0, (world, control, family)
             rules |= {(rows.shape(one)[0], family)}
     assert {family for uses, family in rules if uses == 1} == {"no clip", "GRPO .2/.2", "Band-KL .05", "fixed clip"}
-    assert "without a clip and under three rules" in PAGE
+    assert "without a clip and under GRPO's, a tuned clip or Band-KL" in PAGE
     assert all(found["fixed clip"].told["edges"] for found in report.by_uses().values())
     contests = [
         read_contest(report.ROOT / f"research/contests/reuse_{x}.yaml") for x in ("once", "eight", "more", "others")

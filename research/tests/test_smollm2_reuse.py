@@ -291,7 +291,8 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     ends = (grpo, weighted, band)
     assert all(low < 0 < high for _, low, high in ends)
     most, halves = max(abs(one[0]) for one in ends), sorted((high - low) / 2 for _, low, high in ends)
-    said = f"on {seeds} seeds GRPO's `0.2` and the weighted clip, on {more} Band-KL `0.05` end at most {most:.3f} "
+    said = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
+    said += f"Band-KL `0.05` end at most {most:.3f} "
     said += f"from no clip in right answers, undecided (± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward both "
     said_in("docs/report/index.md", f"{said}clips trail")
     of = judging_rows(1, more)
