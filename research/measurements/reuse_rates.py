@@ -1,14 +1,14 @@
 """Measure on what share of tokens each judged rule of the contests reuse*.yaml acts (reuse_rates.csv).
 
-    python -m research.measurements.reuse_rates       some 20 s for each run; what is in the file is not repeated
+    python -m research.measurements.reuse_rates       some 5 s for each run; what is in the file is not repeated
 
 `percent` is the library's `clip/fraction` in the mean over all optimizer steps: tokens whose ratio is outside the
 rule's interval, whatever the sign of their advantage, over all tokens. The public logs count the same. `cut` is
 `cut/fraction`, the part of them that loses its gradient, which TRL and verl log; `error` is the standard error of
 `percent`. The rule has the setting and the learning rate that its contest chose. Worlds keep no such number, so that
 the runs are made again, on the first judging seeds and by the engine in torch. Of the three published rules in the
-calibrated world they are sixteen at one use of each answer and eight at more, else two. The oldest rows have no `error`
-and no `cut`.
+calibrated world without a control they are sixteen at one use of each answer and eight at more, else two. The oldest
+rows have no `error` and no `cut`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def shares(world: Any, learner: Learner, seed: int) -> tuple[float, float]:
 
 def wanted(one: Kept) -> int:
     """Return how many runs a row is of."""
-    if one.told["family"] not in PUBLISHED or scene_name(one) != "calibrated":
+    if one.told["family"] not in PUBLISHED or scene_name(one) != "calibrated" or one.place[2] != "none":
         return 2
     return 16 if one.place[0] == "reuse once" else 8
 
@@ -68,9 +68,9 @@ def main() -> None:
     done = {tuple(row[name] for name in COLUMNS[:5]): row for row in rows}
     done = {key: row for key, row in done.items() if key in judged}  # a contest may have chosen anew
     for one in kept():
-        contest, _, control = key = one.place
+        key = one.place
         known = done.get((*key, one.told["family"], one.setting))
-        if not contest.startswith("reuse") or control != "none" or (known and int(known["runs"]) >= wanted(one)):
+        if not key[0].startswith("reuse") or (known and int(known["runs"]) >= wanted(one)):
             continue
         done[*key, one.told["family"], one.setting] = row_of(one)
         write_rows(CSV, done.values())

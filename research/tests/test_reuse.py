@@ -122,9 +122,13 @@ def test_the_doctor_tells_of_the_shares_that_were_measured():
 def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     root = FOLDER.parents[1]
     with (root / "research" / "measurements" / "learning_rate.csv").open(newline="") as file:
-        _, half, twice, as_public = csv.DictReader(file)
-    assert 0.12 <= float(as_public["percent"]) <= 0.15
-    assert -0.02 < float(as_public["low"]) < 0 < float(as_public["high"])
+        _, half, twice, *as_public = csv.DictReader(file)
+    assert [row["rule"] for row in as_public] == list(reuse_rates.PUBLISHED)
+    assert all(-0.02 < float(row["low"]) < 0 < float(row["high"]) for row in as_public)
+    grpo, higher, band = (float(row["percent"]) for row in as_public)
+    assert 0.12 <= grpo <= 0.15
+    assert round(higher, 2) == 0.07
+    assert band == 0
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
     said = (root / "src" / "bandpo_runs" / "training" / "doctor.py").read_text()
     assert f"half the best rate cost {half}." in said
