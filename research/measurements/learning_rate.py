@@ -1,11 +1,11 @@
-"""Measure what a wrong learning rate costs at one use of each answer, and the published rules at public clip rates.
+"""Measure what a wrong learning rate costs at one use of each answer, and a rule at the public clip rate.
 
     python -m research.measurements.learning_rate       fifteen minutes on one core
 
 In the calibrated world with four mini-batches, on the seeds that judged reuse_once.yaml there: no clip at the rate that
-was chosen for it, at half and at twice that; and the published rules at 0.06, by which the world was laid, where GRPO's
-clip has as many tokens outside (`percent`, of 16 runs, with the standard error) as in the public logs, 0.12 to 0.15 %,
-and not at its own rate of 0.073. A difference is from no clip at the chosen rate, seed by seed, with a 95 % interval.
+was chosen for it, at half and at twice that; and the published rules at 0.06, where GRPO's clip has as many tokens
+outside (`percent`, of 16 runs, with the standard error) as in the public logs, 0.12 to 0.15 %, and not at its own rate
+of 0.073. A difference is from no clip at the chosen rate, seed by seed, with a 95 % interval.
 """
 
 from __future__ import annotations

@@ -55,7 +55,11 @@ def by_uses() -> dict[int, dict[str, Kept]]:
     found: dict[int, dict[str, Kept]] = {}
     for one in kept():
         uses, minibatches = shape(one)
-        if one.place[0] in REUSE[:3] and one.place[2] == "none" and uses * minibatches == STEPS:
+        if (
+            one.place[0] in ("reuse once", "reuse more", "reuse eight")
+            and one.place[2] == "none"
+            and uses * minibatches == STEPS
+        ):
             found.setdefault(uses, {})[one.told["family"]] = one
     return dict(sorted(found.items()))
 

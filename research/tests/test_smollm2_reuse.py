@@ -267,18 +267,22 @@ def differences(uses):
     return said
 
 
-def judging_rows(uses, seeds):
-    """Return the rows of the first seeds that judge, by rule and in order."""
-    rows = [row for row in read_rows(smollm2_reuse.CSV) if row["uses"] == f"{uses}"]
-    rows = sorted((row for row in rows if 100 <= int(row["seed"]) < 100 + seeds), key=lambda row: int(row["seed"]))
-    return {rule: [row for row in rows if row["rule"] == rule] for rule in smollm2_reuse.RULES}
+def judging(uses, column):
+    """Return a column of the rows that judge, by rule and seed."""
+    found = {rule: {} for rule in smollm2_reuse.RULES}
+    for row in read_rows(smollm2_reuse.CSV):
+        its = found[row["rule"]]
+        if row["uses"] == f"{uses}" and int(row["seed"]) >= 100:
+            assert row["seed"] not in its
+            assert float(row["learning_rate"]) == chosen(row["rule"], uses)
+            its[row["seed"]] = float(row[column])
+    return found
 
 
-def rewards_minus_no_clip(of):
-    """Return the intervals of the other rules' mean rewards over the training minus no clip's, on shared seeds."""
-    none, *others = ([float(row["reward"]) for row in each] for each in of.values())
-    gaps = ([x - y for x, y in zip(each, none, strict=False)] for each in others)
-    return [training_runs(each).interval(low=-1.0) for each in gaps]
+def rewards_minus_no_clip(uses):
+    """Return the intervals of the other rules' mean rewards over the training minus no clip's, on the same seeds."""
+    none, *others = judging(uses, "reward").values()
+    return [training_runs([x - none[seed] for seed, x in each.items()]).interval(low=-1.0) for each in others]
 
 
 def said_in(page, said):
@@ -295,12 +299,11 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     said += f"Band-KL `0.05` end at most {most:.3f} "
     said += f"from no clip in right answers, undecided (± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward both "
     said_in("docs/report/index.md", f"{said}clips trail")
-    of = judging_rows(1, more)
-    grpo, weighted, band = rewards_minus_no_clip(of)
+    grpo, weighted, band = rewards_minus_no_clip(1)
     assert grpo.high < 0
     assert weighted.high < 0
     assert band.low < 0 < band.high
-    assert 0.02 < statistics.fmean(float(row["clipped"]) for row in of["GRPO 0.2/0.2"]) < 0.05
+    assert 0.02 < statistics.fmean(judging(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
     said_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
 
 
@@ -313,12 +316,11 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert ends[1] < 0
     assert doctor.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
-    of = judging_rows(8, seeds)
-    assert 0.45 < statistics.fmean(float(row["clipped"]) for row in of["GRPO 0.2/0.2"]) < 0.55
+    assert 0.45 < statistics.fmean(judging(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    said_in("docs/report/index.md", "No clip's chosen rate was a sixteenth of GRPO's")
+    said_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
     said_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
-    grpo, weighted, level = rewards_minus_no_clip(of)
+    grpo, weighted, level = rewards_minus_no_clip(8)
     assert weighted.low > 0
     assert all(one.low < 0 < one.high for one in (grpo, level))
     said_in("docs/report/index.md", "In mean reward over the training the weighted clip is ahead, the others level")

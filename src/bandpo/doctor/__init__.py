@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from ..trust_regions.nodes import OWN, node_of_text
 
-# From research/log.md: reuse_once.yaml with its share of tokens, reuse_more.yaml and reuse_eight.yaml, and SmolLM2's.
+# From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.
 OUTSIDE = "0.2 % of tokens were outside GRPO's clip"
 ONCE = "In a small world at one use {}, and 15 of 15 rules ended within 0.02 of no clip"
 MORE = (

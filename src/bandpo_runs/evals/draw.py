@@ -47,7 +47,7 @@ class Model:
     data: str | None = None
 
     def weights(self) -> str:
-        """Return the folder or hub id of whole weights. It trains the lab's start, or merges verl's, if missing."""
+        """Return the folder or hub id of whole weights. Trains the lab's start, or merges a verl checkpoint's parts."""
         if self.path is None:
             return str(toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)[0])
         return whole_weights(self.path)
