@@ -15,7 +15,7 @@ from research.bench import read_contest
 from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares
 from research.measurements.sampler import measured
-from research.report.rows import Pair, judged
+from research.report.rows import Pair, judged, kept
 from research.worlds import Learner, scene
 from research.worlds.learner import ANCHORS
 from research.worlds.scenes import SAMPLERS
@@ -85,6 +85,11 @@ def test_the_measured_sampler_is_as_near_as_its_dtype():
     assert (near[:, 1] < near[:, 0] ** 2 * 10).all()  # a divergence is of second order
 
 
+def test_each_judged_rule_of_these_contests_has_its_share_of_tokens():
+    every = {(*one.place, one.told["family"], one.setting) for one in kept() if one.place[0].startswith("reuse")}
+    assert {tuple(row[name] for name in reuse_rates.COLUMNS[:5]) for row in reuse_rates.read_rows(CSV)} == every
+
+
 def test_a_share_is_of_the_setting_that_a_contest_chose_last(tmp_path, monkeypatch):
     told = dict(zip(reuse_rates.COLUMNS, ("reuse once", "w", "none", "Clip", "first choice", *[1] * 5), strict=True))
     monkeypatch.setattr(reuse_rates, "CSV", tmp_path / "rates.csv")
@@ -108,9 +113,8 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
 
 
 def test_the_doctor_tells_of_the_shares_that_were_measured():
-    with CSV.open(newline="") as file:
-        grpo = {row["world"]: row for row in csv.DictReader(file) if row["family"] == "GRPO .2/.2"}
-    once = grpo["calibrated, minibatches 4, epochs 1"]
+    at = {"contest": "reuse once", "world": "calibrated, minibatches 4, epochs 1", "family": "GRPO .2/.2"}
+    (once,) = (row for row in reuse_rates.read_rows(CSV) if at.items() <= row.items())
     (said, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
     assert (round(float(once["percent"]), 1), round(float(once["cut"]), 2)) == (ours, theirs)
     assert said.startswith(f"{ours} % of tokens were outside")
