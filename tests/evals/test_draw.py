@@ -349,11 +349,13 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, 
 
 
 @pytest.mark.parametrize("mistake", ["template", "scorer"])
-def test_the_labs_start_is_not_trained_for_a_mistake(here, capsys, monkeypatch, mistake):
+def test_nothing_is_trained_or_merged_for_a_mistake(home, here, capsys, monkeypatch, mistake):
     monkeypatch.setattr(toy, "warm_start", lambda *args: pytest.fail("trains"))
+    monkeypatch.setattr(draw, "whole_weights", lambda *args: pytest.fail("merges"))
     args, message = MISTAKES[mistake]
-    assert main(["eval", "lab", *args]) == 2
-    assert message in capsys.readouterr().err
+    for model in ("lab", str(home / "model")):
+        assert main(["eval", model, *args]) == 2
+        assert message in capsys.readouterr().err
 
 
 # ---- grades
