@@ -228,7 +228,7 @@ def forms(one: Kept | Pair) -> list[str]:
     if isinstance(one, Pair):
         x = one.difference
         side = f"{number(abs(x.value))} {'below' if x.value < 0 else 'above'}"
-        return [number(x.value, "+"), with_interval(x, "+"), side] + ["level"] * (x.low <= 0 <= x.high)
+        return [number(x.value, "+"), with_interval(x, "+"), side] + ["not significant"] * (x.low <= 0 <= x.high)
     return [number(one.value.value), *([f"{float(one.outside):.2g} %"] if one.outside else [])]
 
 
