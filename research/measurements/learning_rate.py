@@ -37,7 +37,7 @@ def main() -> None:
     rows = []
     for (name, rate), reward, learner in zip(rules, rewards, learners, strict=True):
         ends = bootstrap(lambda x, y: (x - y).mean(-1), reward, rewards[0])
-        outside = [shares(none["world"], learner, first + i)[0] for i in range(16)] if name in PUBLISHED else [0.0, 0.0]
+        outside = [shares(none["world"], learner, first + i)[0] for i in range(16)]
         share = f"{statistics.fmean(outside):.4f}", f"{statistics.stdev(outside) / len(outside) ** 0.5:.4f}"
         numbers = [f"{rate:.4f}", f"{reward.mean():.3f}", *(f"{x:+.3f}" for x in ends), count]
         rows.append(dict(zip(COLUMNS, (name, *numbers, *share, source_commit()), strict=True)))

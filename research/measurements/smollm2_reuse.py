@@ -261,14 +261,14 @@ def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]])
     return sorted(tasks, key=lambda task: task["seed"])
 
 
-def judged(uses: int) -> dict[str, dict[int, float]]:
-    """Return the right answers under each rule's learning rate, by rule and judging seed."""
+def judged(uses: int, column: str = "right") -> dict[str, dict[int, float]]:
+    """Return a column of the runs under each rule's learning rate, by rule and judging seed."""
     values: dict[str, dict[int, float]] = {}
     rates = {rule: rate for rule in RULES if (rate := chosen(rule, uses)) is not None}
     for row in read_rows(CSV, missing_ok=True):
         rule, seed = row["rule"], int(row["seed"])
         if seed >= JUDGE and rule in rates and is_of(row, task_of(rule, uses, rates[rule], seed)):
-            values.setdefault(rule, {})[seed] = float(row["right"])
+            values.setdefault(rule, {})[seed] = float(row[column])
     return values
 
 

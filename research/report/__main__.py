@@ -54,12 +54,8 @@ def by_uses() -> dict[int, dict[str, Kept]]:
     """Return the rows of the calibrated world with as many optimizer steps on a round, by uses of each answer."""
     found: dict[int, dict[str, Kept]] = {}
     for one in kept():
-        uses, minibatches = shape(one)
-        if (
-            one.place[0] in ("reuse once", "reuse more", "reuse eight")
-            and one.place[2] == "none"
-            and uses * minibatches == STEPS
-        ):
+        (contest, _, control), (uses, minibatches) = one.place, shape(one)
+        if contest in ("reuse once", "reuse more", "reuse eight") and control == "none" and uses * minibatches == STEPS:
             found.setdefault(uses, {})[one.told["family"]] = one
     return dict(sorted(found.items()))
 

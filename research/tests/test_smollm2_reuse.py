@@ -267,21 +267,9 @@ def differences(uses):
     return said
 
 
-def judging(uses, column):
-    """Return a column of the rows that judge, by rule and seed."""
-    found = {rule: {} for rule in smollm2_reuse.RULES}
-    for row in read_rows(smollm2_reuse.CSV):
-        its = found[row["rule"]]
-        if row["uses"] == f"{uses}" and int(row["seed"]) >= 100:
-            assert row["seed"] not in its
-            assert float(row["learning_rate"]) == chosen(row["rule"], uses)
-            its[row["seed"]] = float(row[column])
-    return found
-
-
 def rewards_minus_no_clip(uses):
     """Return the intervals of the other rules' mean rewards over the training minus no clip's, on the same seeds."""
-    none, *others = judging(uses, "reward").values()
+    none, *others = smollm2_reuse.judged(uses, "reward").values()
     return [training_runs([x - none[seed] for seed, x in each.items()]).interval(low=-1.0) for each in others]
 
 
@@ -303,7 +291,7 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     assert grpo.high < 0
     assert weighted.high < 0
     assert band.low < 0 < band.high
-    assert 0.02 < statistics.fmean(judging(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
+    assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
     said_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
 
 
@@ -316,7 +304,7 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert ends[1] < 0
     assert doctor.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
-    assert 0.45 < statistics.fmean(judging(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
+    assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
     said_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
     said_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
