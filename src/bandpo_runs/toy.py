@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from torch import Tensor
 from bandpo.errors import UserError
 
 from .files.locks import locked
+from .files.writing import cache_folder
 
 BASE, LENGTH = 16, 4
 ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3
@@ -152,8 +152,7 @@ class WarmStart:
     def folder(self) -> Path:
         """Return the folder that keeps the model, in $BANDPO_CACHE or the user's cache."""
         key = hashlib.sha256(json.dumps([asdict(self), torch.__version__]).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "bandpo")
-        return Path(os.environ.get("BANDPO_CACHE") or cache).expanduser() / "lab" / key
+        return cache_folder() / "lab" / key
 
 
 def warm_start(

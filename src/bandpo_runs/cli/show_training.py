@@ -16,14 +16,16 @@ from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
 from bandpo.rewards.functions import look_in_working_directory
 
-from ..config.recipe import load
+from ..config.recipe import RunConfig, build, read_settings
 from ..config.run_folder import is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
 from ..progress import Progress, console
 from ..toy import SCENES
 from ..training import processes
+from ..training.preflight import prepare
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
+from ..training.validation import ACCURACIES
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
 
@@ -86,12 +88,17 @@ def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, co
 
 def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
     look_in_working_directory()  # for a rule or a reward of the user
-    config = load(recipe, settings)
+    node, lines = read_settings(recipe, settings), []
+    if "scene" not in node and node.get("model") != "lab":
+        node, lines = prepare(node)
+    config = build(node)
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
     steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
     console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
     console.print(f"{in_words(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
+    for line in lines:
+        console.print(line, soft_wrap=True)
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
         line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."
@@ -99,15 +106,34 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
+        clock = _Clock(config.rounds)
 
         def on_row(row: dict[str, Any]) -> None:
-            console.print(_line(row, config.rounds))
+            console.print(_line(row, config, clock.after(row)))
             progress.update(row["round"])
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
     if processes.is_first():
-        console.print(f"Draw it with: bandpo report {folder}")
-        print(folder)
+        from .show_outcome import show_outcome
+
+        show_outcome(folder, config, command)
+
+
+class _Clock:
+    """Measure the rounds; what else takes time, such as an evaluation, is left out."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.told, self.seconds = rounds, time.monotonic(), list[float]()
+
+    def after(self, row: Mapping[str, Any]) -> str:
+        """Say how long a round took, and how long the others will."""
+        now, before = time.monotonic(), self.told
+        self.told = now
+        if "reward" not in row:
+            return ""
+        self.seconds.append(now - before)
+        left = sum(self.seconds) / len(self.seconds) * (self.rounds - row["round"]) / 60
+        return f"{self.seconds[-1]:.0f} s, about {left:.1f} min left"
 
 
 _LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 80 columns
@@ -120,24 +146,26 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
     return _LAB_ROW.format(str(job.config.label or job.name), job.config.seed, now, *shares)
 
 
-def _line(row: Mapping[str, Any], rounds: int) -> str:
-    parts = [f"round {row['round']:{len(str(rounds))}d} of {rounds}"]
+def _line(row: Mapping[str, Any], config: RunConfig, time_left: str) -> str:
+    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"]
 
     def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
         parts.extend([f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else [])
 
-    add("held-out reward", "eval/reward")
+    def add_score(before: str, key: str) -> None:
+        add(f"{before}right", key, 1, 100, " %") if config.reward in ACCURACIES else add(f"{before}reward", key)
+
+    add_score("held-out ", "eval/reward")
     if any(key.startswith("eval/") for key in row):
         for key in row:
-            if key.startswith("val-core/") and "/best@" not in key:
+            if key.startswith("val-core/") and "/best@" not in key and config.data.eval_path is not None:
                 add(" ".join(key.split("/")[1::2]), key)
         return "  ".join(parts)
-    add("reward", "reward")
+    add_score("", "reward")
     add("work", "lab/work")
     add("entropy", "entropy", 2)
-    add("clip", "clip/fraction", 2, 100, " %")
-    add("tail", "clip/tail_high_share", 0, 100, " %")
-    return "  ".join(parts)
+    add("clipped", "clip/fraction", 2, 100, " %")
+    return "  ".join([*parts, time_left])
 
 
 def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:

@@ -26,7 +26,13 @@ DEFAULT_RULE = {"type": "band", "divergence": "kl", "delta": 0.05}
 # The keys of `data` that each source reads, besides `source` and `eval_path`.
 _ROWS = {"template", "chat", "size", "eval_size"}
 _FILE = {*_ROWS, "path", "prompt", "answer"}
-_USED = {"lab": set[str](), "file": _FILE, "hub": {*_FILE, "split"}, "reasoning_gym": {*_ROWS, "task", "options"}}
+_USED = {
+    "lab": set[str](),
+    "largest-of-three": _ROWS,
+    "file": _FILE,
+    "hub": {*_FILE, "split"},
+    "reasoning_gym": {*_ROWS, "task", "options"},
+}
 
 
 class _Node(pydantic.BaseModel):
@@ -37,7 +43,8 @@ class DataConfig(_Node):
     """Describe where prompts and answers come from.
 
     Attributes:
-        source: `lab`, `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), or `reasoning_gym`.
+        source: `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), `reasoning_gym`, `largest-of-three`
+            (questions after the largest of three numbers of two digits), or `lab`.
         path: file or hub name.
         split: of a hub data set.
         prompt: column with the prompt: text, or chat messages.
@@ -50,7 +57,7 @@ class DataConfig(_Node):
         eval_path: other data to evaluate on in training, as for `bandpo eval --data`: `aime24,aime25`, a file, `lab`.
     """
 
-    source: Literal["lab", "file", "hub", "reasoning_gym"] = "lab"
+    source: Literal["lab", "file", "hub", "reasoning_gym", "largest-of-three"] = "lab"
     path: str | None = None
     split: str = "train"
     prompt: str = "prompt"
@@ -82,13 +89,15 @@ class RunConfig(_Node):
     Attributes:
         label: the name of the rule in reports; made from `trust_region` by default.
         scene: `tail`, `storm` or `rare-and-noisy` of the lab, which sets what is not set here; None for a real model.
-        model: a Hugging Face model name or a local folder; `lab` is the lab's own.
+        model: a Hugging Face model name or a local folder; `smollm2` is SmolLM2-135M-Instruct, `lab` the lab's own.
         reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` for TRL.
         trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
         rounds: how often to generate and learn.
         seed: of everything.
         output: the folder of the run.
         save_every: rounds between checkpoints; 0 saves the final model alone.
+        lora: rank of LoRA on all linear layers, scaled by twice the rank; None trains all weights.
+        shared_prompts: sample and score by `SharedPrompts`, which is faster on CPUs, where TRL's own numbers come out.
         threads: of torch on the CPU, in each process; None leaves them.
         tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate`;
             None for none.
@@ -107,6 +116,8 @@ class RunConfig(_Node):
     seed: pydantic.StrictInt = pydantic.Field(default=0, ge=0, lt=2**32)
     output: str = "runs/bandpo"
     save_every: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
+    lora: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
+    shared_prompts: pydantic.StrictBool = False
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, gt=0, le=1)
     stop_if_not_finite: pydantic.StrictBool = True
@@ -193,12 +204,17 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: a missing file, an unknown key, a wrong type, or settings that exclude each other.
     """
+    return build(read_settings(recipe, overrides))
+
+
+def read_settings(recipe: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a recipe with `a.b=value` overrides, unchecked. Raises UserError for what is not YAML."""
     node = read_recipe(Path(recipe)) if recipe is not None else {}
     if any(text.startswith("trust_region") for text in overrides):
         node.pop("label", None)  # it named the other rule
     for text in overrides:
         put(node, *setting(text))
-    return build(node)
+    return node
 
 
 def setting(text: str) -> tuple[str, Any]:

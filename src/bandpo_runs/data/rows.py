@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bandpo.rewards.functions import Reward, guarded, resolve, text_of
 
 from .. import toy
 from ..config.recipe import DataConfig, RunConfig
-from .golds import read_gold
+from .golds import HASHES, read_gold
 from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
@@ -56,6 +57,8 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     reward: Reward | None = None
     if data.source == "reasoning_gym":
         rows, reward = _reasoning_gym(data, config)
+    elif data.source == "largest-of-three":
+        rows = Dataset.from_list(_largest_of_three(data, data.size or needed + data.eval_size))
     else:
         rows = _from_table(data, config.reward)
     if data.size is not None:
@@ -103,6 +106,9 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
         where, prompt, answer = f"row {number} of {path!r}", row.get(data.prompt), row.get(data.answer)
         if not prompt or not isinstance(prompt, str | list):
             raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
+        if isinstance(prompt, list) and prompt[-1].get("role") == "assistant":  # a whole conversation
+            *prompt, last = prompt
+            answer = last["content"] if data.answer == data.prompt else answer
         if answer is None:
             raise UserError(f"{where}: {data.answer!r} is missing")
         if isinstance(answer, list | dict) and ":" not in reward:  # an imported reward may want all of it
@@ -111,7 +117,8 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
             except ValueError as error:
                 raise UserError(f"{where}: {data.answer!r} is {shortened(answer)}: {error}") from None
         prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
-        shaped.append({"prompt": prompt, "answer": str(answer), **{name: row.get(name) for name in others}})
+        answer = str(answer).rpartition(HASHES)[2].strip()  # GSM8K has the working before it
+        shaped.append({"prompt": prompt, "answer": answer, **{name: row.get(name) for name in others}})
     if len({type(row["prompt"]) for row in shaped}) > 1:
         raise UserError(f"data.path {path!r}: some prompts are text, others messages")
     try:
@@ -123,6 +130,15 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
     text = data.template.replace("{prompt}", text)
     return [{"role": "user", "content": text}] if data.chat else text
+
+
+def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
+    """Make different questions after the largest of three numbers of two digits; there are 704,880."""
+    draw, answers = random.Random(0), dict[str, str]()
+    while len(answers) < count:
+        numbers = draw.sample(range(10, 100), 3)
+        answers["Name the largest number: {}, {}, {}.".format(*numbers)] = str(max(numbers))
+    return [{"prompt": _prompt(question, data), "answer": answer} for question, answer in answers.items()]
 
 
 def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward]:

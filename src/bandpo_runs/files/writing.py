@@ -14,6 +14,12 @@ from .locks import locked
 from .reading import read_json_lines
 
 
+def cache_folder() -> Path:
+    """Return the folder for what is made once on this machine: $BANDPO_CACHE, or bandpo in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "bandpo")
+    return Path(os.environ.get("BANDPO_CACHE") or cache).expanduser()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write the whole content or, if interrupted or if the disk is full, nothing.
 

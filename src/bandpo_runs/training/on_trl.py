@@ -1,7 +1,8 @@
 """Train one run on TRL: a `RunConfig` becomes a folder.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
-`checkpoints/`, `model/` and, with `tokens_share`, `tokens/`.
+`held_out.jsonl` (one line per evaluation: each question's score, and three answers), `checkpoints/`, `model/` and, with
+`tokens_share`, `tokens/`.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from ..data.rows import rows_and_reward
 from ..files.locks import locked
 from ..files.writing import write_atomically
 from ..provenance import hardware, source_commit, versions
-from . import checkpoints, processes
+from . import checkpoints, models, processes
+from .shared_prompts import SharedPrompts, why_not
 from .validation import ACCURACIES, Validation, validation_rows
 
 Row = dict[str, Any]
+HELD_OUT = "held_out.jsonl"
 
 
 def run(
@@ -123,10 +126,12 @@ def _run(
         rows, held_out, reward = rows_and_reward(config)
         first = rows[0]["prompt"]
         held_out = validation_rows(config, held_out, chat=isinstance(first, list))
-        skill, model_path = None, config.model
+        skill = None
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
             model_path = str(start)
+        else:
+            model_path = models.locate(config.model, say)
     validation = Validation(reward, accuracy=config.reward in ACCURACIES)
     model, tokenizer = _load_model(model_path, config)
     if isinstance(first, list) and tokenizer.chat_template is None:
@@ -136,8 +141,18 @@ def _run(
     if notice:
         say(notice)
     data = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
+    if config.lora is not None:
+        from peft import LoraConfig
+
+        data["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
+    kind: type[BandPOTrainer] = BandPOTrainer
+    if config.shared_prompts:
+        reason = why_not(arguments, model)
+        kind = BandPOTrainer if reason else SharedPrompts
+        if reason:
+            say(f"TRL samples and scores the answers, which takes longer: {reason}")
     try:
-        trainer = _trainer(BandPOTrainer, model=model, args=arguments, processing_class=tokenizer, **data)
+        trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **data)
     except UserError:
         with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
             (folder / "checkpoints").rmdir()
@@ -146,7 +161,7 @@ def _run(
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
-    recorder = _Recorder(folder, config, began, validation.take, guard, on_row, say)
+    recorder = _Recorder(folder, config, began, validation, guard, on_row, say)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
@@ -208,7 +223,7 @@ class _Recorder(TrainerCallback):
         folder: Path,
         config: RunConfig,
         began: float,
-        evaluated: Callable[[], Mapping[str, float]],
+        validation: Validation,
         guard: FiniteGuard,
         on_row: Callable[[Row], None],
         say: Callable[[str], None],
@@ -218,7 +233,7 @@ class _Recorder(TrainerCallback):
             config.steps_per_round,
             config.trainer.get("save_total_limit", 2),
         )
-        self.began, self.evaluated, self.guard, self.on_row, self.say = began, evaluated, guard, on_row, say
+        self.began, self.validation, self.guard, self.on_row, self.say = began, validation, guard, on_row, say
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Write one line per log step.
@@ -226,7 +241,7 @@ class _Recorder(TrainerCallback):
         Values of the clock are left out, so that a repeated run writes the same file.
         """
         # All processes evaluate and come here, each with the scores of its own samples.
-        scores = self.evaluated() if any(key.startswith("eval_") for key in logs or ()) else {}
+        scores = self.validation.take() if any(key.startswith("eval_") for key in logs or ()) else {}
         if not state.is_world_process_zero or not logs:
             return
         if "train_runtime" in logs:  # the summary; it also holds what came after the last log step
@@ -241,9 +256,18 @@ class _Recorder(TrainerCallback):
                 is_finite = isinstance(value := logs[key], int | float) and math.isfinite(value)
                 row[name] = value if is_finite else None
         row |= scores
+        if scores:
+            self._keep_answers(row)
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
         self.on_row(row)
+
+    def _keep_answers(self, row: Row) -> None:
+        """Add an evaluation to held_out.jsonl, where a resumed run may write one twice; the last one counts."""
+        examples = [self.validation.answers[number] for number in sorted(self.validation.answers)]
+        kept = {"step": row["step"], "scores": self.validation.by_question, "answers": examples}
+        with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(kept) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""

@@ -16,7 +16,7 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 
 from bandpo.errors import UserError
-from bandpo.rewards.functions import Reward
+from bandpo.rewards.functions import Reward, text_of
 
 from ..config.recipe import RunConfig
 from ..data import question_sets
@@ -24,6 +24,7 @@ from ..statistics.estimators import best_at_k_bootstrap, mean_at_k, pass_at_k, p
 
 # Columns of the marked rows: the data set's name in metrics, and the question's number.
 DATA, ROW = "validation_data", "validation_row"
+EXAMPLES = 3  # rows whose answers are kept
 # Rewards that are 1 for right and 0 for wrong. verl calls their values acc, others reward.
 ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "lab")
 
@@ -59,18 +60,28 @@ def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> 
 
 
 class Validation:
-    """A reward that keeps the scores of marked rows."""
+    """A reward that keeps the scores of marked rows.
+
+    Attributes:
+        by_question: the mean score of each question, at the last `take`.
+        answers: prompt and answer of the first EXAMPLES rows, at the last evaluation.
+    """
 
     def __init__(self, reward: Reward, accuracy: bool) -> None:
         self._kind = "acc" if accuracy else "reward"
         self._scores: dict[str, dict[int, list[float]]] = {}
+        self.by_question: list[float] = []
+        self.answers: dict[int, tuple[Any, str]] = {}
 
         @functools.wraps(reward)
         def kept(completions: list[Any], **columns: Any) -> Sequence[float | None]:
             data, rows = columns.pop(DATA, None), columns.pop(ROW, None)
             values = reward(completions=completions, **columns)
             if data is not None and rows is not None:
-                for name, row, value in zip(data, rows, values, strict=True):
+                prompts = columns.get("prompts") or completions
+                for name, row, value, prompt, text in zip(data, rows, values, prompts, completions, strict=True):
+                    if row < EXAMPLES:
+                        self.answers[row] = prompt, text_of(text)
                     if value is not None:
                         self._scores.setdefault(name, {}).setdefault(row, []).append(float(value))
             return values
@@ -86,6 +97,7 @@ class Validation:
                 for row, values in by_row.items():
                     scores.setdefault(name, {}).setdefault(row, []).extend(values)
         out = {}
+        self.by_question = [float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)]
         for name, by_row in scores.items():
             # The same for all, unless a reward did not apply to some, or processes were evened out by repeating some.
             least = min(map(len, by_row.values()))

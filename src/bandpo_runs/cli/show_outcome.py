@@ -1,0 +1,81 @@
+"""Show the end of a training: what it learned, what the rule did, answers, the page, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from bandpo.errors import UserError
+from bandpo.rewards.functions import text_of
+
+from ..config.recipe import RunConfig
+from ..files.reading import read_json_lines
+from ..progress import console
+from ..statistics.intervals import Spread, clustered_error, training_runs
+from ..training.on_trl import HELD_OUT
+
+
+def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
+    """Show what a run's folder holds, and the next commands."""
+    lines = read_json_lines(folder / HELD_OUT)[0] if (folder / HELD_OUT).exists() else []
+    evaluations = sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
+    if len(evaluations) > 1:
+        _show_held_out(evaluations[0], evaluations[-1], config)
+    page = _page(folder)
+    if page is not None:
+        console.print(f"Curves: {page}")
+    other = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
+    again = _again(command, other)
+    console.print(f"\nNext, the same under {other}, then both in one report:")
+    console.print(f"  {again}", soft_wrap=True)
+    console.print(f"  bandpo report {folder} THE_OTHER_FOLDER", soft_wrap=True)
+    console.print("Or your own model and questions, rows of {prompt, answer}:")
+    console.print("  bandpo train MODEL --data FILE.jsonl")
+    print(folder)
+
+
+def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunConfig) -> None:
+    gain = training_runs([b - a for a, b in zip(before["scores"], after["scores"], strict=True)])
+    then, now = (clustered_error(each["scores"]) for each in (before, after))
+    questions = f"{len(after['scores'])} held-out questions"
+    gained = f": {_percent(gain, low=-1.0, unit=' points', sign='+')}" if gain is not None else ""
+    console.print(f"\nRight on {questions}: {_percent(then)} before, {_percent(now)} after{gained}.", soft_wrap=True)
+    for (prompt, old), (_, new) in zip(before["answers"], after["answers"], strict=True):
+        question = prompt if isinstance(prompt, str) else text_of([{**prompt[-1], "role": "assistant"}])
+        start, _, end = config.data.template.partition("{prompt}")
+        console.print(f"  {_short(question.removeprefix(start).removesuffix(end))}", style="bold")
+        console.print(f"    before: {_short(old)}\n    after:  {_short(new)}")
+
+
+def _percent(spread: Spread, low: float = 0.0, unit: str = " %", sign: str = "") -> str:
+    bounds = spread.interval(low=low)
+    return f"{100 * spread.value:{sign}.1f}{unit} [{100 * bounds.low:{sign}.1f}, {100 * bounds.high:{sign}.1f}]"
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 100 else f"{words[:97]}..."
+
+
+def _page(folder: Path) -> Path | None:
+    """Write the page of curves; None, and a line, where what draws it is not installed."""
+    try:
+        from ..reports.page import write_report
+
+        return write_report([folder], folder / "report.html", trust=True)
+    except (ModuleNotFoundError, UserError) as error:
+        console.print(f"No page of curves: {error}; pip install 'bandpo[report]', then bandpo report {folder}")
+        return None
+
+
+def _again(command: str, rule: str) -> str:
+    """Return the command of a run with another rule, in the folder that goes with it."""
+    words, kept = iter(shlex.split(command)), list[str]()
+    for word in words:
+        if word in ("--rule", "-o", "--output"):
+            next(words, None)
+        elif not word.startswith(("--rule=", "--output=", "output=", "trust_region", "label=")):
+            kept.append(word)
+    return shlex.join([*kept, "--rule", rule])
