@@ -25,14 +25,14 @@ def clip_finding(percent: float, seen: str, farthest: float | None = None, *, cu
         by, few = _AT_ONE_USE[cut]
         share, once = float(f"{percent:.2g}"), ONCE.format(by)
         seen = f"The rule clipped {'' if cut else 'at most '}{share:g} % of tokens {seen}"
-        if percent <= few:
+        if share <= few:
             what = f"{seen}, so it can hardly matter: without a clip this run would have been nearly the same"
             cure = (
                 f"tune the learning rate first. {once}; half the best rate cost 0.065. Where something rare may die "
                 "out, an entropy bonus of 0.01 or positive advantages x 0.85 may help: docs/choose.md"
             )
             return Finding("ok", what, cure)
-        what = f"{seen}, so it {'acts on few tokens, and may matter' if percent < 1 else 'can matter'}"
+        what = f"{seen}, so it {'acts on few tokens, and may matter' if share < 1 else 'can matter'}"
         cure = f"train without a clip, too, with its own learning rate. {once}; {MORE}. docs/choose.md"
         return Finding("ok", what, cure)
     if farthest is None:

@@ -72,7 +72,7 @@ class TokenWriter:
 
     A row of `tokens-PROCESS.jsonl` is a response in one optimizer step (of verl: in one update):
 
-        {"step": 3, "response_id": "5d0c...", "share": 0.1, "old_logps": [...], "logps": [...], "advantage": 0.5}
+        {"step": 3, "response_id": "5d0c...", "share": 0.1, "advantage": 0.5, "old_logps": [...], "logps": [...]}
 
     A response is written in all the steps that it is used in, or in none. Where the file grows past `limit` bytes, the
     share is halved, and the rows of responses that are not in the smaller sample are dropped: every response of the run
@@ -105,9 +105,9 @@ class TokenWriter:
             is_whole = len(old) and old.isfinite().all() and new.isfinite().all()
             if is_whole and self._takes(name):
                 value = advantage[kept] if advantage.dim() else advantage
-                row: dict[str, Any] = {"step": step, "response_id": name.hex(), "share": self.share}
-                row |= {"old_logps": _digits(old), "logps": _digits(new), "advantage": _digits(value)}
-                lines.append(line_of(row))
+                row = {"step": step, "response_id": name.hex(), "share": self.share, "advantage": value.tolist()}
+                numbers = f',"old_logps":{_digits(old)},"logps":{_digits(new)}}}\n'
+                lines.append(line_of(row)[:-2] + numbers.encode())
         with self.path.open("ab") as file:
             file.writelines(lines)
         while self.path.stat().st_size > self.limit:
@@ -119,11 +119,15 @@ class TokenWriter:
 
     def _thin(self) -> None:
         """Halve the share of the responses, in the file too."""
+        before, after = (f'"share":{share}'.encode() for share in (self.share, self.share / 2))
         self.share /= 2
-        rows = (json_line(line, str(self.path)) for line in lines_of(self.path))
-        kept = [row | {"share": self.share} for row in rows if self._takes(bytes.fromhex(row["response_id"]))]
+        kept: list[bytes] = []
+        for line in lines_of(self.path):
+            name = line.partition(b'"response_id":"')[2][:16]
+            if self._takes(bytes.fromhex(name.decode())):
+                kept.append(line.replace(before, after, 1))
         smaller = self.path.with_suffix(".new")  # a kill leaves one of the two whole
-        smaller.write_bytes(b"".join(map(line_of, kept)))
+        smaller.write_bytes(b"".join(kept))
         smaller.replace(self.path)
 
     def _cut(self, step: int) -> None:
@@ -149,7 +153,6 @@ class TokenWriter:
             os.truncate(self.path, kept)
 
 
-def _digits(values: Tensor) -> Any:
-    """Return numbers with nine digits, as many as float32 has."""
-    numbers = [float(f"{x:.9g}") for x in values.reshape(-1).tolist()]
-    return numbers if values.dim() else numbers[0]
+def _digits(values: Tensor) -> str:
+    """Write finite numbers as JSON, with nine digits, as many as float32 has. One format is faster than json's many."""
+    return "[" + (",%.9g" * len(values))[1:] % tuple(values.tolist()) + "]"

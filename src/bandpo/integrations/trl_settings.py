@@ -19,12 +19,10 @@ from . import LOSS_TYPES, Rule, objective_for, say_average
 if TYPE_CHECKING:
     from trl.trainer.grpo_config import GRPOConfig
 
-# What each other loss of TRL needs.
+# What the losses need that are TRL's own way to an objective.
 _OTHER_LOSSES = {
     "cispo": "needs trust_region='cispo'",
     "luspo": "needs trust_region='luspo' and importance_sampling_level='sequence'",
-    "sapo": "has no clip for a rule to replace",
-    "vespo": "has no clip for a rule to replace",
 }
 # The settings that an objective was checked with and that are read at each loss.
 SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta", "anchor")
@@ -135,7 +133,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         what = f"importance_sampling_level must be 'token' with {rule}, got {level!r}"
         yield f"{what}: write ratio='sequence-mean' in the objective (TRL's setting goes with that and a Clip only)"
     if loss not in LOSS_TYPES and not own:
-        why = _OTHER_LOSSES.get(loss, "is not known")
+        why = (_OTHER_LOSSES if host == "TRL" else {}).get(loss, "has no clip for a rule to replace")
         more = ", and trust_region='sapo' for SAPO's loss" if loss == "sapo" else ""
         yield f"loss_type {loss!r} {why}; with {rule} set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'{more}"
     if objective.changed() and not own and getattr(args, "off_policy_mask_threshold", None) is not None:

@@ -64,8 +64,7 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     folders = {path: sorted(files) for path, files in folders.items() if path.is_dir()}
     if empty := [str(path) for path, files in folders.items() if not files]:
         raise UserError(
-            f"no tokens-*.jsonl is in the folder {empty[0]} or in its folder tokens; give the folder that tokens_path "
-            "names, or files"
+            f"no tokens-*.jsonl is in the folder {empty[0]}; give the folder that tokens_path names, or files"
         )
     parts = [_tokens(file, given) for path in paths for file in folders.get(path, [path])]
     starts = np.cumsum([0, *(part.response_count for part in parts)])
