@@ -50,16 +50,21 @@ class RunLog(TrainerCallback):
                 file.write(_line(state.log_history[-1], state))
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
-        """Say what share of the tokens the rule clipped, and what that means. An error ends a training before this."""
+        """Say what the clip did. An error ends a training before this."""
+        words = self.in_words(state)
+        if words and state.is_world_process_zero:
+            RULE.warning("%s. `bandpo doctor %s` says more", words, args.output_dir)
+
+    def in_words(self, state: Any) -> str:
+        """Say what share of the tokens the rule clipped, and what that means; "" if it is no clip or has seen none."""
         rows = [row for row in state.log_history if row.get("bandpo/tokens")]
-        if not rows or not state.is_world_process_zero or self.region == Clip(1.0, math.inf):
-            return
+        if not rows or self.region == Clip(1.0, math.inf):
+            return ""
         outside = ("bandpo/clip/high_fraction", "bandpo/clip/low_fraction", "bandpo/dual_clip/fraction")
         counts = [row["bandpo/tokens"] * sum(row.get(name, 0) for name in outside) for row in rows]
         ratios = [abs(row.get(f"bandpo/log_ratio/{side}", 0)) for row in rows for side in ("max", "min")]
         percent = 100 * sum(counts) / sum(row["bandpo/tokens"] for row in rows)
-        found = clip_finding(percent, f"in {counted(state.global_step, 'step')}", max(ratios))
-        RULE.warning("%s. `bandpo doctor %s` says more", found.what, args.output_dir)
+        return clip_finding(percent, f"in {counted(state.global_step, 'step')}", max(ratios)).what
 
 
 def _line(row: dict[str, Any], state: Any) -> bytes:
