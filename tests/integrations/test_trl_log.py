@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 
 import tiny
 from bandpo import Band, Clip
-from bandpo.doctor.clip import clip_finding
+from bandpo.clipping import clip_in_words
 from bandpo.integrations.trl import BandPOTrainer
 from bandpo.integrations.trl_context import NotFiniteError
 from bandpo_runs.cli import main
@@ -175,10 +175,10 @@ def test_nothing_is_said_where_an_error_ends_the_training(tmp_path, caplog):
     ],
 )
 def test_a_share_of_tokens_has_one_sentence(percent, farthest, cut, level, words):
-    found = clip_finding(percent, "in x", farthest, cut=cut)
-    assert found.level == level
-    assert found.what.startswith(words)
-    assert found.cure
+    found = clip_in_words(percent, "in x", farthest, cut=cut)
+    assert found[0] == level
+    assert found[1].startswith(words)
+    assert found[2]
 
 
 @pytest.mark.parametrize("rule", [Band("kl", 0.05), "cispo"])

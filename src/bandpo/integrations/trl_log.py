@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..doctor.clip import clip_finding
+from ..clipping import clip_in_words
 from ..errors import counted
 from ..files import line_of
 from ..trust_regions.base import Region
@@ -64,7 +64,7 @@ class RunLog(TrainerCallback):
         counts = [row["bandpo/tokens"] * sum(row.get(name, 0) for name in outside) for row in rows]
         ratios = [abs(row.get(f"bandpo/log_ratio/{side}", 0)) for row in rows for side in ("max", "min")]
         percent = 100 * sum(counts) / sum(row["bandpo/tokens"] for row in rows)
-        return clip_finding(percent, f"in {counted(state.global_step, 'step')}", max(ratios)).what
+        return clip_in_words(percent, f"in {counted(state.global_step, 'step')}", max(ratios))[1]
 
 
 def _line(row: dict[str, Any], state: Any) -> bytes:

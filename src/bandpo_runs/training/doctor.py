@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from bandpo.clipping import clip_in_words
 from bandpo.doctor import Finding, not_loaded, own_type
-from bandpo.doctor.clip import clip_finding
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
@@ -320,5 +320,5 @@ def _clip(path: Path, log: Followed) -> Finding:
     seen = f"in {counted(len(percents), 'row')}"
     if mean:
         seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
-    found = clip_finding(float(mean), seen, max(ratios, default=None), cut=cut)
-    return replace(found, what=f"{name}: {found.what}")
+    level, what, cure = clip_in_words(float(mean), seen, max(ratios, default=None), cut=cut)
+    return Finding(level, f"{name}: {what}", cure)

@@ -165,8 +165,6 @@ def _run(
         if (last := guard.last_whole(None, None)) is not None:
             hint += f", where model={last} begins from there"
         raise NotFiniteError(f"{folder}, {error}. ({hint}.)") from error
-    if words := trainer.run_log.in_words(trainer.state):
-        say(f"{words}. `bandpo doctor {folder}` says more")
     trainer.save_model(str(folder / "model"))
     if state.is_main_process:
         for path in (folder / "model").iterdir():
