@@ -21,7 +21,9 @@ _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's conf
 def clip_in_words(
     percent: float, seen: str, farthest: float | None = None, *, cut: bool = False
 ) -> tuple[Literal["ok", "warning", "problem"], str, str]:
-    """Say what a share of clipped tokens means for a run: how bad it is, a sentence, and what to do.
+    """Say what a share of clipped tokens means for a run.
+
+    Returns how bad it is, a sentence, and what to do.
 
     Args:
         percent: of all tokens, those beyond the rule's limits. A token beyond a limit is clipped if its advantage

@@ -97,7 +97,7 @@ def long_run(writer, steps, begin=0):
 
 
 def test_a_limit_holds_for_any_length_of_a_run_and_the_sample_is_fair(tmp_path):
-    full, thin = TokenWriter(tmp_path / "full", 1.0, 0), TokenWriter(tmp_path / "thin", 1.0, 0, LIMIT)
+    full, thin = TokenWriter(tmp_path / "full", 1.0, 0), TokenWriter(tmp_path / "thin", 1.0, 0, limit=LIMIT)
     long_run(thin, 60)
     assert thin.path.stat().st_size > LIMIT / 4
     for step in range(60):
@@ -118,19 +118,19 @@ def test_a_limit_holds_for_any_length_of_a_run_and_the_sample_is_fair(tmp_path):
 
 @pytest.mark.parametrize(("killed_at", "begin"), [(60, 40), (30, 4), (7, 4), (60, 0)])
 def test_resuming_under_a_limit_ends_with_the_same_file(tmp_path, killed_at, begin):
-    whole, killed = (TokenWriter(tmp_path / name, 1.0, 0, LIMIT) for name in ("whole", "killed"))
+    whole, killed = (TokenWriter(tmp_path / name, 1.0, 0, limit=LIMIT) for name in ("whole", "killed"))
     long_run(whole, 80)
     long_run(killed, killed_at)
     if begin == 0:
         killed.path.unlink()
-    resumed = TokenWriter(tmp_path / "killed", 1.0, 0, LIMIT)
+    resumed = TokenWriter(tmp_path / "killed", 1.0, 0, limit=LIMIT)
     long_run(resumed, 80, begin)
     assert resumed.path.read_bytes() == whole.path.read_bytes()
     assert resumed.share == whole.share < 1
 
 
 def test_a_response_larger_than_the_limit_is_left_out(tmp_path):
-    writer = TokenWriter(tmp_path, 1.0, 0, 100)
+    writer = TokenWriter(tmp_path, 1.0, 0, limit=100)
     write(writer, 0)
     assert rows(writer.path) == []
     write(writer, 1, seed=1)
@@ -144,6 +144,9 @@ def test_tokens_of_another_run_and_damaged_ones_are_left_alone(tmp_path):
         write(TokenWriter(tmp_path, 1.0, 0), 0)
     assert path.read_bytes() == before
     write(TokenWriter(tmp_path, 1.0, 1), 0)  # another process
+    write(TokenWriter(tmp_path, 1.0, 0, replaces=True), 0, seed=1)
+    assert path.read_bytes() != before
+    assert len(rows(path)) == 40
     for line in (b"x\n", b'{"step": null}\n'):
         path.write_bytes(before + line + before)
         with pytest.raises(UserError, match=r"tokens-0\.jsonl, line 41: "):

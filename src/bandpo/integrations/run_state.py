@@ -78,13 +78,15 @@ class TokenWriter:
     share is halved, and the rows of responses that are not in the smaller sample are dropped: every response of the run
     had the same chance to be in the file, whenever it came.
 
-    What is resumed at a step cuts off the rows from that step on, and half a row, before it writes. Raises UserError at
-    step 0 if the file has rows, which are of another run, and for a damaged row.
+    What is resumed at a step cuts off the rows from that step on, and half a row, before it writes. Rows that are there
+    at step 0 are of another run, which is a UserError unless the writer `replaces` it; a damaged row is one, too.
     """
 
-    def __init__(self, folder: str | Path, share: float, process: int, limit: float = math.inf) -> None:
+    def __init__(
+        self, folder: str | Path, share: float, process: int, *, limit: float = math.inf, replaces: bool = False
+    ) -> None:
         self.path, self.first, self.limit, self.step = Path(folder) / f"tokens-{process}.jsonl", share, limit, -1
-        self.share = share
+        self.share, self.replaces = share, replaces
 
     def write(
         self, step: int, old_logps: Tensor, logps: Tensor, advantages: Tensor, mask: Tensor, *, batch: int
@@ -140,6 +142,8 @@ class TokenWriter:
         kept, self.share = 0, self.first
         for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
             if step == 0:
+                if self.replaces:
+                    break
                 raise UserError(f"{self.path} holds the tokens of another run already; give tokens_path another folder")
             if not line.endswith(b"\n"):
                 break

@@ -202,9 +202,13 @@ class BandPOTrainer(ContextTrainer):
         self._controller = None if controlled is None else Controller(controlled)
         self._token_writer, share = None, kept.tokens_share
         if share != 0:
-            limit = TOKENS_BYTES / kept.world_size if share is None else math.inf
-            folder = kept.tokens_path or Path(kept.output_dir, "tokens")
-            self._token_writer = TokenWriter(folder, 1.0 if share is None else share, kept.process_index, limit)
+            self._token_writer = TokenWriter(
+                kept.tokens_path or Path(kept.output_dir, "tokens"),
+                1.0 if share is None else share,
+                kept.process_index,
+                limit=TOKENS_BYTES / kept.world_size if share is None else math.inf,
+                replaces=kept.tokens_path is None,
+            )
         self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
         given = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, kept, *others).arguments
         super().__init__(**given, **named)  # by name: a class in between may have arguments of its own
@@ -275,7 +279,7 @@ class BandPOTrainer(ContextTrainer):
         old_logps = logps.detach() if stored is None else stored
         trains, known = cast(torch.nn.Module, self.model).training, self._known(inputs, entropies)
         if self._token_writer and trains:
-            batch = int(inputs[f"{PREFIX}generated_at"])
+            batch = int(inputs.get(f"{PREFIX}generated_at", 0))  # a subclass may have made the batch by itself
             self._token_writer.write(known["step"], old_logps, logps, advantages, mask, batch=batch)
         if self._controller is not None:
             known["controlled"] = self._controller.value

@@ -1,4 +1,4 @@
-"""Write the rows of a training with TRL to a file, and say at its end what the clip did."""
+"""Write the log of a training with TRL, and say at its end what the clip did."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ FILE = "metrics.jsonl"
 
 
 class RunLog(TrainerCallback):
-    """Write TRL's log to `metrics.jsonl` in `output_dir`, a row a line, whatever `save_strategy` is.
+    """Write the rows of TRL's log to `metrics.jsonl` in `output_dir`.
 
-    The first process writes. A resumed run begins with the rows of its checkpoint; a new one keeps the file of the run
-    before as `metrics-before.jsonl`, and with `replaces_tokens` deletes its tokens. `path` is None before a training.
+    It does so whatever `save_strategy` is. The first process writes. A resumed run begins with the rows of its
+    checkpoint; a new one keeps the file of the run before as `metrics-before.jsonl`, and with `replaces_tokens` deletes
+    its tokens. `path` is None before a training.
     """
 
     def __init__(self, region: Region, replaces_tokens: bool) -> None:
@@ -56,7 +57,10 @@ class RunLog(TrainerCallback):
             RULE.warning("%s. `bandpo doctor %s` says more", words, args.output_dir)
 
     def in_words(self, state: Any) -> str:
-        """Say what share of the tokens the rule clipped, and what that means; "" if it is no clip or has seen none."""
+        """Say what share of the tokens the rule clipped, and what that means.
+
+        Returns "" for a rule that is no clip, and where no token was seen.
+        """
         rows = [row for row in state.log_history if row.get("bandpo/tokens")]
         if not rows or self.region == Clip(1.0, math.inf):
             return ""

@@ -142,7 +142,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
-    """Yield a message for settings under which tokens come from other probabilities than the bounds."""
+    """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
