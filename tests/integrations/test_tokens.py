@@ -114,6 +114,9 @@ def test_a_limit_holds_for_any_length_of_a_run_and_the_sample_is_fair(tmp_path):
     assert [row | {"share": 1.0} for row in found] == [row for row in every if row["response_id"] in names]
     halves = [sum((row["step"] < 28) == early for row in found) for early in (True, False)]
     assert min(halves) > 0.3 * len(found)  # of the whole run
+    thin.replaces = True
+    write(thin, 0)  # the same trainer begins anew
+    assert (thin.share, len(rows(thin.path))) == (1.0, 40)
 
 
 @pytest.mark.parametrize(("killed_at", "begin"), [(60, 40), (30, 4), (7, 4), (60, 0)])

@@ -137,7 +137,7 @@ class TokenWriter:
         smaller.replace(self.path)
 
     def _cut(self, step: int) -> None:
-        """Leave only the rows before a step in the file. They all have the share that was in force last."""
+        """Leave only the rows before a step in the file. All rows have the share that was in force last."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept, self.share = 0, self.first
         for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
@@ -150,7 +150,7 @@ class TokenWriter:
             where = f"{self.path}, line {number}"
             row = json_line(line, where)
             of, share = row.get("step"), row.get("share")
-            if math.isfinite(self.limit) and isinstance(share, float):
+            if step > 0 and math.isfinite(self.limit) and isinstance(share, float):
                 self.share = share
             if not isinstance(of, int):
                 raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")
