@@ -150,7 +150,7 @@ class TokenWriter:
             where = f"{self.path}, line {number}"
             row = json_line(line, where)
             of, share = row.get("step"), row.get("share")
-            if step > 0 and math.isfinite(self.limit) and isinstance(share, float):
+            if math.isfinite(self.limit) and isinstance(share, float):
                 self.share = share
             if not isinstance(of, int):
                 raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")

@@ -96,6 +96,8 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     if sent := sent_away(config.trainer):
         line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."
         console.print(line, style="yellow", soft_wrap=True)
+    from ..files.logs import read
+    from ..training.doctor import clip_finding
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
@@ -106,6 +108,8 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
     if processes.is_first():
+        log = folder / "metrics.jsonl"
+        console.print(f"{clip_finding(log, read(log)).what}.", soft_wrap=True)
         console.print(f"Draw it with: bandpo report {folder}")
         print(folder)
 

@@ -296,10 +296,10 @@ def _logged(path: Path) -> Iterator[Finding]:
         yield Finding("problem", f"{path}: {lost}", cure)
     if unscored := unscored_in(rows):
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
-    yield _clip(path, log)
+    yield clip_finding(path, log)
 
 
-def _clip(path: Path, log: Followed) -> Finding:
+def clip_finding(path: Path, log: Followed) -> Finding:
     """Say what share of the tokens the rule clips, and what that means. If none, say whether it could clip any."""
     run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
