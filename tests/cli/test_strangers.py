@@ -169,7 +169,6 @@ def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys,
     monkeypatch.delenv("WANDB_ENTITY", raising=False)
     monkeypatch.setattr("bandpo_runs.training.on_trl.run", lambda config, **more: print("IT STARTS") or tmp_path)
     recipe.make(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "cut/fraction": 0.01}\n')  # as the run would
     for trainer, line in (
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
          "This run may send data to other machines, with the logins of this one: push_to_hub=True, "

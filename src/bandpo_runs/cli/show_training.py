@@ -109,7 +109,8 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
     if processes.is_first():
         log = folder / "metrics.jsonl"
-        console.print(f"{clip_finding(log, read(log)).what}.", soft_wrap=True)
+        if log.exists():  # of a run that was finished before, it may be gone
+            console.print(f"{clip_finding(log, read(log)).what}.", soft_wrap=True)
         console.print(f"Draw it with: bandpo report {folder}")
         print(folder)
 
