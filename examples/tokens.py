@@ -1,6 +1,7 @@
 """Writes the tokens of a short run of the lab, for `bandpo calibrate`: python examples/tokens.py
 
-They are in runs/tokens/tokens-0.jsonl then. `tokens_path` is all that a run of your own needs.
+They are in runs/tokens/tokens-0.jsonl then. A run of your own needs no setting: `BandPOTrainer` writes a sample to
+`tokens` in its output_dir.
 """
 
 import shutil

@@ -45,6 +45,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
     def __getattr__(name: str) -> Any:
         if name in _CORE:
             return import_module(f"{__name__}.{name}")
+        if name in ("BandPOTrainer", "BandPOConfig"):  # `hasattr` is False; `from bandpo import` asks by a function
+            asks = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+            raise (ImportError if asks else AttributeError)(f"use: from bandpo.integrations.trl import {name}")
         if name not in _NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)

@@ -88,7 +88,7 @@ MISTAKES = {
     "train recipe.yaml data.chat=true": "has no chat template",
     "train recipe.yaml trainer.temperature=0": "trainer: temperature must be positive",
     "train recipe.yaml trainer.epsilon=0.3": "trainer.epsilon is set by trust_region; remove it",
-    "train recipe.yaml trainer.loss_type=cispo": "trainer: loss_type must be one of",
+    "train recipe.yaml trainer.loss_type=cispo": "trainer: loss_type 'cispo' needs trust_region='cispo'",
     "train recipe.yaml trainer.num_generations=1": "trainer: GRPO requires at least 2 generations",
     "train recipe.yaml trainer.lr_scheduler_type=flat": "trainer: flat is not a valid SchedulerType",
     "train recipe.yaml trainer.use_vllm=true": "trainer: vLLM is not available",
@@ -289,7 +289,7 @@ def test_the_lab_takes_its_options(here, calls):
     assert main(["lab"]) == 0
     (scene, methods, seeds, output, overrides, _, resume, _) = calls["lab"]
     assert (scene, methods, seeds, output) == ("tail", None, [0, 1], Path("runs/lab"))
-    assert (overrides, resume) == ({"trainer": {}}, False)
+    assert (overrides, resume) == ({"trainer": {}, "tokens_share": 0}, False)
     # A comma within a node is the node's own, however deep.
     node = "{type: by_sign, positive: {type: clip, eps_high: 1.0}, negative: {type: clip}}"
     options = ["--scene", "storm", "--methods", f"grpo, {node},band-kl", "--methods", "no-clip", "--seeds", "3,1"]

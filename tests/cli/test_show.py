@@ -36,15 +36,19 @@ def test_a_row_of_the_lab_fits_80_columns(tmp_path):
 def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
     def run(config, *, say, **named):
         say(f"going on in {config.output}")
-        return Path(config.output)
+        folder = Path(config.output)
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text('{"step": 1, "clip/fraction": 0.01}\n')
+        return folder
 
     monkeypatch.setattr(on_trl, "run", run)
     monkeypatch.chdir(tmp_path)
     show_training.train_and_show(None, ["scene=tail", "label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
-    first, rule, second, *_ = capsys.readouterr().out.splitlines()
+    first, rule, second, clip, *_ = capsys.readouterr().out.splitlines()
     assert first == "mine [/x] on lab, 30 rounds of 64 steps, in [runs]"
     assert rule.startswith('Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up')
     assert second == "going on in [runs]"
+    assert clip.startswith("clip/fraction: The rule clipped at most 1 % of tokens in 1 row (")
 
 
 def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, capsys):

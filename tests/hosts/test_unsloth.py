@@ -72,7 +72,7 @@ WRONG = [
     (CLIP, {"epsilon": 0.3}, "unsloth: Remove epsilon = 0.3"),
     (CLIP, {"epsilon_high": 0.28}, "unsloth: Remove epsilon_high = 0.28"),
     (CLIP, {"loss_type": "dapo", "epsilon_high": 0.3}, "unsloth: Remove epsilon_high = 0.3"),
-    (CLIP, {"loss_type": "cispo"}, "unsloth: loss_type must be one of"),
+    (CLIP, {"loss_type": "cispo"}, "unsloth: loss_type 'cispo' has no clip"),
     (CLIP, {"importance_sampling_level": "sequence"}, "unsloth: importance_sampling_level must be 'token'"),
     (CLIP, {"temperature": 0.0}, "unsloth: temperature must be positive"),
 ]

@@ -58,7 +58,7 @@ FILES = [
     ("TRL", ".py", TRL.format("steps_per_generation=4, epsilon_high=0.28", "bandpo.Band()"),
      ("Remove epsilon_high = 0.28", 'your Band("kl", 0.05) replaces it', "trust_region=bandpo.Clip(low, high)")),
     ("TRL", ".py", TRL.format("num_iterations=2, loss_type='sapo'", "'band-kl'"),
-     ("loss_type must be one of ['grpo', 'bnpo', 'dr_grpo', 'dapo']", "got 'sapo'")),
+     ("loss_type 'sapo' has no clip", "set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'")),
     ("TRL", ".py", TRL.format("num_iterations=2", "'dppo'"),
      ("'dppo'", "ratio is to the sampler's policy", "anchor='sampler' of BandPOConfig")),
     ("TRL", ".py", TRL.format("", "'grpo'"),

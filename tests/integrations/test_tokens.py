@@ -85,6 +85,60 @@ def test_resuming_writes_no_step_twice_and_loses_none(tmp_path, torn):
     assert [row["step"] for row in rows(whole.path)] == [step for step in range(3) for _ in range(40)]
 
 
+LIMIT = 40_000
+
+
+def long_run(writer, steps, begin=0):
+    for step in range(begin, steps):
+        old, new, advantages, mask = micro_batch(seed=step // 4, count=80)  # each batch is used in four steps
+        for part in (slice(40), slice(40, 80)):
+            writer.write(step, old[part], new[part], advantages[part], mask[part], batch=step // 4)
+            assert writer.path.stat().st_size <= LIMIT
+
+
+def test_a_limit_holds_for_any_length_of_a_run_and_the_sample_is_fair(tmp_path):
+    full, thin = TokenWriter(tmp_path / "full", 1.0, 0), TokenWriter(tmp_path / "thin", 1.0, 0, limit=LIMIT)
+    long_run(thin, 60)
+    assert thin.path.stat().st_size > LIMIT / 4
+    for step in range(60):
+        old, new, advantages, mask = micro_batch(seed=step // 4, count=80)
+        full.write(step, old, new, advantages, mask, batch=step // 4)
+    every, found = rows(full.path), rows(thin.path)
+    assert {row["share"] for row in found} == {thin.share}
+    assert thin.share < 1
+    names = {
+        row["response_id"]
+        for row in every
+        if int.from_bytes(bytes.fromhex(row["response_id"]), "little") < thin.share * 2**64
+    }
+    assert [row | {"share": 1.0} for row in found] == [row for row in every if row["response_id"] in names]
+    halves = [sum((row["step"] < 28) == early for row in found) for early in (True, False)]
+    assert min(halves) > 0.3 * len(found)  # of the whole run
+    thin.replaces = True
+    write(thin, 0)  # the same trainer begins anew
+    assert (thin.share, len(rows(thin.path))) == (1.0, 40)
+
+
+@pytest.mark.parametrize(("killed_at", "begin"), [(60, 40), (30, 4), (7, 4), (60, 0)])
+def test_resuming_under_a_limit_ends_with_the_same_file(tmp_path, killed_at, begin):
+    whole, killed = (TokenWriter(tmp_path / name, 1.0, 0, limit=LIMIT) for name in ("whole", "killed"))
+    long_run(whole, 80)
+    long_run(killed, killed_at)
+    if begin == 0:
+        killed.path.unlink()
+    resumed = TokenWriter(tmp_path / "killed", 1.0, 0, limit=LIMIT)
+    long_run(resumed, 80, begin)
+    assert resumed.path.read_bytes() == whole.path.read_bytes()
+    assert resumed.share == whole.share < 1
+
+
+def test_a_response_larger_than_the_limit_is_left_out(tmp_path):
+    writer = TokenWriter(tmp_path, 1.0, 0, limit=100)
+    write(writer, 0)
+    assert rows(writer.path) == []
+    write(writer, 1, seed=1)
+
+
 def test_tokens_of_another_run_and_damaged_ones_are_left_alone(tmp_path):
     write(TokenWriter(tmp_path, 1.0, 0), 0)
     path = tmp_path / "tokens-0.jsonl"
@@ -93,6 +147,9 @@ def test_tokens_of_another_run_and_damaged_ones_are_left_alone(tmp_path):
         write(TokenWriter(tmp_path, 1.0, 0), 0)
     assert path.read_bytes() == before
     write(TokenWriter(tmp_path, 1.0, 1), 0)  # another process
+    write(TokenWriter(tmp_path, 1.0, 0, replaces=True), 0, seed=1)
+    assert path.read_bytes() != before
+    assert len(rows(path)) == 40
     for line in (b"x\n", b'{"step": null}\n'):
         path.write_bytes(before + line + before)
         with pytest.raises(UserError, match=r"tokens-0\.jsonl, line 41: "):
@@ -108,7 +165,7 @@ def test_a_share_that_is_none_is_refused(tmp_path, share):
 
 
 def trained(tmp_path, **changes):
-    settings = tiny.settings(tmp_path, kind=BandPOConfig, **{"all_metrics": True, "max_steps": 8} | changes)
+    settings = tiny.settings(tmp_path / "out", kind=BandPOConfig, **{"all_metrics": True, "max_steps": 8} | changes)
     trainer = build(BandPOTrainer, settings, Clip(0.2, 0.2))
     trainer.train()
     return trainer
@@ -139,8 +196,8 @@ def _only(folder, found, step):
     return path
 
 
-def test_an_evaluation_writes_nothing_and_a_run_without_the_setting(tmp_path):
-    trained(tmp_path, max_steps=2)
+def test_an_evaluation_writes_nothing_and_a_run_with_a_share_of_0(tmp_path):
+    trained(tmp_path, max_steps=2, tokens_share=0)
     assert not list(tmp_path.rglob("tokens*"))
     trainer = trained(tmp_path, tokens_path=str(tmp_path), tokens_share=1.0, max_steps=2, per_device_eval_batch_size=8)
     before = (tmp_path / "tokens-0.jsonl").read_bytes()

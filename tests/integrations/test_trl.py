@@ -419,9 +419,10 @@ def test_the_stored_log_probabilities_are_those_sampled_from(tmp_path):
 
 def test_one_step_a_batch_is_called_a_no_op_once(tmp_path):
     on_policy = {"steps_per_generation": 1, "num_iterations": 1}
-    with pytest.warns(UserWarning, match="no rule acts.*steps_per_generation") as caught:
+    told = r"has no effect: each batch gets one optimizer step .* is 1, gradient_accumulation_steps 1\)\. Set .* \(4\)"
+    with pytest.warns(UserWarning, match=told) as caught:
         trainer = train(BandPOTrainer, full(tmp_path, max_steps=3, **on_policy), Band())
-    (warning,) = [w for w in caught if "no rule acts" in str(w.message)]
+    (warning,) = [w for w in caught if "has no effect" in str(w.message)]
     assert is_at_the_call(warning)
     rows = [r for r in trainer.state.log_history if "bandpo/tokens" in r]
     assert all(r["bandpo/clip/count"] == 0 and r["bandpo/log_ratio/max"] == 0 for r in rows)
@@ -429,25 +430,64 @@ def test_one_step_a_batch_is_called_a_no_op_once(tmp_path):
 
 
 @pytest.mark.parametrize(("accumulation", "generation", "iterations"), [(3, 2, 1), (4, 2, 1), (2, 2, 1), (1, 1, 2)])
-def test_no_rule_is_said_to_act_exactly_where_trl_is_on_policy(tmp_path, accumulation, generation, iterations):
+def test_no_effect_is_said_exactly_where_trl_is_on_policy(tmp_path, accumulation, generation, iterations):
     """Also where the steps and the generations are out of step: a batch of two then serves two steps of three."""
     batches = {"steps_per_generation": generation, "num_iterations": iterations}
     args = tiny.settings(tmp_path, gradient_accumulation_steps=accumulation, max_steps=2, **batches)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer = train(Recording, args, Band())
-    said = any("no rule acts" in str(w.message) for w in caught)
+    said = any("has no effect" in str(w.message) for w in caught)
     on_policy = [not (logps - inputs.get("old_per_token_logps", logps)).any() for inputs, logps, _ in trainer.records]
     assert said == all(on_policy) == (accumulation % (generation * iterations) == 0)
 
 
-def test_trl_delta_keeps_its_meaning_and_is_named(tmp_path, caplog):
-    args = {"delta": 1.5, "max_steps": 8}
-    with caplog.at_level("WARNING"):
-        ours = train(BandPOTrainer, tiny.settings(tmp_path, **args), Clip(0.2, 0.2))
-    assert "delta = 1.5 is TRL's two-sided clip" in caplog.text
-    assert history(ours) == history(train(GRPOTrainer, tiny.settings(tmp_path, **args)))
-    assert history(ours) != history(train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8)))
+@pytest.mark.parametrize(
+    ("delta", "message"),
+    [
+        (0.05, r"^delta = 0\.05 is TRL's two-sided clip .*; did you mean trust_region=Band\('kl', 0\.05\)\?$"),
+        (1, r"^delta = 1 is TRL's two-sided clip .*; did you mean trust_region=Band\('kl', 1\)\?$"),
+        (1.5, r"^delta must not be set with Clip\(0\.2, 0\.2\), got 1\.5: .*; write dual_clip=1\.5 in an Objective"),
+    ],
+)
+def test_trl_delta_clips_tokens_beside_the_rule_so_it_is_refused(tmp_path, delta, message):
+    with pytest.raises(ValueError, match=message):
+        build(BandPOTrainer, tiny.settings(tmp_path, delta=delta), Clip(0.2, 0.2), "no/such-model")
+
+
+def test_a_dual_clip_is_trl_delta_and_is_counted(tmp_path):
+    ours = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Objective(Clip(0.2, 0.2), dual_clip=1.3))
+    theirs = train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8, delta=1.3))
+    for mine, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    assert history(theirs) != history(train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8)))
+    rows = [row for row in ours.state.log_history if "bandpo/tokens" in row]
+    assert max(row["bandpo/dual_clip/fraction"] for row in rows) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("region", "did you mean 'trust_region'?"),
+        ("epsilon", "did you mean trust_region=Clip(0.2, 0.28)?"),
+        ("radius", "did you mean trust_region=Band('kl', 0.05)?"),
+        ("learning_rate", "it is a setting: args=BandPOConfig(learning_rate=...)"),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_argument_is_told_in_the_name_of_our_trainer(tmp_path, name, told):
+    between = "[,;] " if told else ""
+    with pytest.raises(TypeError, match=f"^BandPOTrainer has no argument '{name}'{between}{re.escape(told)}$"):
+        BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), **{name: 0.1})
+
+
+def test_the_package_says_where_the_trainer_is():
+    for name in ("BandPOTrainer", "BandPOConfig"):
+        assert not hasattr(bandpo, name)
+        with pytest.raises(ImportError, match=f"^use: from bandpo.integrations.trl import {name}$"):
+            exec(f"from bandpo import {name}")
+        with pytest.raises(AttributeError, match=f"^use: from bandpo.integrations.trl import {name}$"):
+            getattr(bandpo, name)
 
 
 @pytest.mark.parametrize(

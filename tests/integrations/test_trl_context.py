@@ -124,7 +124,7 @@ def test_old_entropies_are_those_of_the_policy_that_sampled(tmp_path):
 
 
 def test_on_policy_the_entropies_are_the_old_ones(tmp_path):
-    with pytest.warns(UserWarning, match="no rule acts"):
+    with pytest.warns(UserWarning, match="Clipping has no effect"):
         _, seen = run(tmp_path, ("old_entropies",), max_steps=2, steps_per_generation=1, num_iterations=1)
     for context in seen:
         assert torch.equal(context.old_entropies, context.entropies)
@@ -147,7 +147,7 @@ def test_old_entropies_are_made_where_the_rule_needs_them_only(tmp_path, monkeyp
         wanted.clear()
         args = full(tmp_path, max_steps=1, beta=0.04, steps_per_generation=steps, num_iterations=1)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "no rule acts")
+            warnings.filterwarnings("ignore", "Clipping has no effect")
             trainer = build(BandPOTrainer, args, Asking(fields), start)
         Asking.seen.clear()
         trainer.train()

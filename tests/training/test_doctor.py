@@ -155,7 +155,7 @@ def test_sizes_that_are_no_numbers_are_not_judged():
     assert last.cure == "with one step per batch no rule acts"
 
 
-MEANT = {"hardly": "can hardly matter", "little": "few tokens, and may matter", "can": "so the rule can matter"}
+MEANT = {"hardly": "can hardly matter", "little": "few tokens, and may matter", "can": "so it can matter"}
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_a_log_says_what_its_share_of_tokens_means(tmp_path, share, by_ours, by_
         log.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         found, word = findings(str(log))[-1], by_ours if ours else by_theirs
         assert MEANT[word] in found.what
-        said = f"{100 * share:.2g} % of the tokens {'are outside' if ours else 'are clipped'}"
-        assert f"{said} (mean of 40 rows; median {100 * share:.2g} %, 0 to {200 * share:.2g} %)" in found.what
+        said = f"The rule clipped {'at most ' if ours else ''}{100 * share:.2g} % of tokens in 40 rows"
+        assert f"{said} (median {100 * share:.2g} %, 0 to {200 * share:.2g} %)" in found.what
         assert f"one use {0.2 if ours else 0.12} % of tokens were {'outside' if ours else 'clipped'}" in found.cure
         assert ("at two to eight uses" in found.cure) == (word != "hardly")
 

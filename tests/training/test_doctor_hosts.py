@@ -324,7 +324,7 @@ def test_a_log_of_any_trainer_says_what_share_was_stopped(tmp_path, name):
     log = tmp_path / "metrics.jsonl"
     log.write_text("".join(json.dumps({"step": i, **LOGGED[name]}) + "\n" for i in range(3)))
     (found,) = examine([str(log)])
-    assert f"1 % of the tokens {'are clipped' if 'own' in name else 'are outside'}" in found.what
+    assert f": The rule clipped {'' if 'own' in name else 'at most '}1 % of tokens in 3 rows" in found.what
     theirs = next(iter(LOGGED[name])).removeprefix("train/")
     theirs = "clip/fraction" if "bandpo/" in theirs or name == "xtuner" else theirs  # which are of two numbers
     assert found.what.startswith(f"{theirs}: "), "a trainer's own number goes by the trainer's name"
@@ -340,5 +340,5 @@ def test_a_folder_and_a_chart_stand_for_the_runs_in_them(tmp_path):
     for given, runs in ((tmp_path / "runs", ["a", "b"]), (chart, ["c", "d=1-2"]), (chart / "d=1-2", [""])):
         found = [each.what for each in examine([str(given)])]
         assert [what.partition(": ")[0] for what in found if runs != [""]] == [run for run in runs if run]
-        assert all("1 % of the tokens are " in what for what in found), "a chart of one number does not say whose loss"
+        assert all("1 % of tokens in 1 row" in what for what in found), "a chart of one number does not say whose loss"
         assert len(found) == len(runs)

@@ -154,13 +154,14 @@ def test_of_a_script_only_plain_values_are_judged_and_it_is_not_run(tmp_path, ca
 BESIDE_A_RULE = {
     "epsilon_high": ("epsilon_high=0.28", "Band('kl', 0.05)", "problem", "Remove epsilon_high = 0.28: your Band"),
     "epsilon": ("epsilon=0.3", "'gspo'", "problem", "Remove epsilon = 0.3: your Objective.Clip"),
-    "another loss": ("loss_type='sapo'", "bandpo.Band('kl', 0.05)", "problem", "loss_type must be one of .*got 'sapo'"),
+    "another loss": ("loss_type='sapo'", "bandpo.Band('kl', 0.05)", "problem", "loss_type 'sapo' has no clip"),
     "delta beside more": (
         "delta=4.0",
         "Objective(Band(), apply='mask')",
         "problem",
         "delta must not be set with Obj",
     ),
+    "delta for a radius": ("delta=0.05", "'grpo'", "problem", "^delta = 0.05 is TRL's two-sided clip"),
     "Liger": ("use_liger_kernel=True", "'grpo'", "problem", "use_liger_kernel must be False"),
     "temperature": ("generation_kwargs={'temperature': 0.7}", "'grpo'", "problem", "tokens sampled at 0.7"),
     "top_k": ("top_k=50, top_p=0.9", "'grpo'", "warning", "^top_p = 0.9, top_k = 50: tokens are not sampled from"),
@@ -272,8 +273,8 @@ def test_a_rule_that_a_script_computes_is_said_to_be_unread_and_the_rest_is_judg
     ]
     script.write_text("args = GRPOConfig(num_iterations=2, use_liger_kernel=True, loss_type='sapo')\n")
     said = [what for level, what, _ in findings(script) if level == "note"]
-    assert [what.split(" must be ")[0] for what in said] == [
-        "with BandPOTrainer: use_liger_kernel", "with BandPOTrainer: loss_type"
+    assert [what.split(" must be ")[0].split(" has ")[0] for what in said] == [
+        "with BandPOTrainer: use_liger_kernel", "with BandPOTrainer: loss_type 'sapo'"
     ]  # fmt: skip
     script.write_text("args = GRPOConfig(num_iterations=2)\nBandPOTrainer(m, r, args)\n")
     default = 'no trust_region is given here; without one the loss of TRL is Band("kl", 0.05): a token of'
@@ -296,10 +297,10 @@ def logs(tmp_path, **numbers):
 @pytest.mark.parametrize(
     ("far", "share", "level", "what"),
     [
-        (0.0, 0.0, "problem", "the ratio is 1 by design: each batch is used for one optimizer step"),
-        (3e-6, 0.0, "problem", "the ratio is 1 by design"),  # rounding
-        (0.15, 0.0, "warning", r"dead clip: no token in .* was outside, though log-ratios go as far as 0.15"),
-        (0.15, 0.002, "ok", "clip/fraction: 0.2 % of the tokens are outside"),
+        (0.0, 0.0, "problem", "Clipping had no effect in 3 rows: every ratio is 1, because each batch gets one"),
+        (3e-6, 0.0, "problem", "Clipping had no effect in 3 rows"),  # rounding
+        (0.15, 0.0, "warning", "The rule clipped no token in 3 rows: any wider rule would have given this run"),
+        (0.15, 0.002, "ok", "clip/fraction: The rule clipped at most 0.2 % of tokens in 3 rows .* can hardly matter"),
     ],
 )
 def test_a_log_tells_a_ratio_of_1_from_a_dead_clip(tmp_path, far, share, level, what):
@@ -307,6 +308,7 @@ def test_a_log_tells_a_ratio_of_1_from_a_dead_clip(tmp_path, far, share, level, 
     for path in logs(tmp_path, **numbers):
         assert [f[0] for f in findings(path)][-1:] == [level]
         assert re.search(what, findings(path)[-1][1])
+        assert ("log-ratios go as far as 0.15" in findings(path)[-1][2]) == (level == "warning")
 
 
 @pytest.mark.parametrize("name", ["clip_ratio/region_mean", "actor/pg_clipfrac", "bandpo/clip/fraction"])

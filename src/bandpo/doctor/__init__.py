@@ -7,15 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from ..clipping import MORE as MORE
+from ..clipping import ONCE as ONCE
+from ..clipping import OUTSIDE as OUTSIDE
 from ..trust_regions.nodes import OWN, node_of_text
-
-# From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.
-OUTSIDE = "0.2 % of tokens were outside GRPO's clip"
-ONCE = "In a small world at one use {}, and 15 of 15 rules ended within 0.02 of no clip"
-MORE = (
-    "at two to eight uses GRPO's clip ended 0.008 to 0.043 below no clip, Band-KL 0.05 level with it to 0.011 above; "
-    "SmolLM2-135M at eight uses ended below no clip under both"
-)
 
 Level = Literal["ok", "note", "warning", "problem"]
 

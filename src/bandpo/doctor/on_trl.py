@@ -59,7 +59,7 @@ def trl_settings(
     from ..integrations.trl_settings import doubts, refusals
 
     if "trust_region" not in unknown | config.keys():
-        for message in refusals(SimpleNamespace(**found), objective_for(host, None)):  # type: ignore[arg-type]
+        for message in refusals(SimpleNamespace(**found), objective_for(host, None), host=host):  # type: ignore[arg-type]
             what, _, cure = message.partition("; ")
             yield Finding("note", f"with BandPOTrainer: {what}", cure)
         return
@@ -69,7 +69,7 @@ def trl_settings(
         objective = yield from of_rule(host, rule, found.get("anchor", "old"), found["loss_type"], trust)
     for name in (name for name in ("use_vllm", "images", "fsdp", "deepspeed") if found.get(name)):
         yield Finding("note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip")
-    said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective)]  # type: ignore[arg-type]
+    said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective, host=host)]  # type: ignore[arg-type]
     for level, message in [*said, *(("warning", x) for x in doubts(args))]:  # type: ignore[arg-type]
         what, _, cure = message.partition("; ")
         yield Finding(level, what, cure)

@@ -17,7 +17,7 @@ from . import Anchor, objective_for
 
 TRAINER = f"{__name__}.BandPOTrainer"
 _FIELDS = {"trust_region": Any, "anchor": Anchor, "all_metrics": bool, "stop_if_not_finite": bool, "tokens_path": str}
-_FIELDS |= {"tokens_share": Annotated[float, Field(gt=0, le=1)]}
+_FIELDS |= {"tokens_share": Annotated[float, Field(ge=0, le=1)]}
 Options = create_model("Options", **{name: (kind | None, None) for name, kind in _FIELDS.items()})  # pyright: ignore
 _WRONG: dict[str, str] = dict.fromkeys(("epsilon", "epsilon_high"), "trust_region replaces it, with {type: clip} too")
 _WRONG |= dict.fromkeys(("async_prefetch", "use_data_producer", "use_liger_loss"), "no rule acts in the loss of that")

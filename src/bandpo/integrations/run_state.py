@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -71,15 +72,21 @@ class TokenWriter:
 
     A row of `tokens-PROCESS.jsonl` is a response in one optimizer step (of verl: in one update):
 
-        {"step": 3, "response_id": "5d0c...", "old_logps": [...], "logps": [...], "advantage": 0.5}
+        {"step": 3, "response_id": "5d0c...", "share": 0.1, "advantage": 0.5, "old_logps": [...], "logps": [...]}
 
-    A response is written in all the steps that it is used in, or in none. What is resumed at a step cuts off the rows
-    from that step on, and half a row, before it writes. Raises UserError at step 0 if the file has rows, which are of
-    another run, and for a damaged row.
+    A response is written in all the steps that it is used in, or in none. Where the file grows past `limit` bytes, the
+    share is halved, and the rows of responses that are not in the smaller sample are dropped: every response of the run
+    had the same chance to be in the file, whenever it came.
+
+    What is resumed at a step cuts off the rows from that step on, and half a row, before it writes. Rows that are there
+    at step 0 are of another run, which is a UserError unless the writer `replaces` it; a damaged row is one, too.
     """
 
-    def __init__(self, folder: str | Path, share: float, process: int) -> None:
-        self.path, self.share, self.step = Path(folder) / f"tokens-{process}.jsonl", share, -1
+    def __init__(
+        self, folder: str | Path, share: float, process: int, *, limit: float = math.inf, replaces: bool = False
+    ) -> None:
+        self.path, self.first, self.limit, self.step = Path(folder) / f"tokens-{process}.jsonl", share, limit, -1
+        self.share, self.replaces = share, replaces
 
     def write(
         self, step: int, old_logps: Tensor, logps: Tensor, advantages: Tensor, mask: Tensor, *, batch: int
@@ -92,31 +99,59 @@ class TokenWriter:
         if self.step < 0 or step < self.step:
             self._cut(step)
         self.step, lines = step, []
-        columns = (x.detach().float().cpu() for x in (old_logps, logps, advantages))
-        for old, new, advantage, kept in zip(*columns, mask.bool().cpu(), strict=True):
+        columns = (x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages))  # faster than tensors
+        for old, new, advantage, kept in zip(*columns, mask.bool().cpu().numpy(), strict=True):
             old, new = old[kept], new[kept]
-            name = hashlib.blake2b(old.numpy().tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()
+            name = hashlib.blake2b(old.tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()
+            if not len(old) or not self._takes(name):
+                continue
+            both = *old.tolist(), *new.tolist()
             # Numbers that are not finite are of a run that is lost: no reader could use them.
-            is_whole = len(old) and old.isfinite().all() and new.isfinite().all()
-            if is_whole and int.from_bytes(name, "little") < self.share * 2**64:
-                value = advantage[kept] if advantage.dim() else advantage
-                row: dict[str, Any] = {"step": step, "response_id": name.hex()}
-                row |= {"old_logps": _digits(old), "logps": _digits(new), "advantage": _digits(value)}
-                lines.append(line_of(row))
+            if all(map(math.isfinite, both)):
+                value = advantage[kept] if advantage.ndim else advantage
+                row = {"step": step, "response_id": name.hex(), "share": self.share, "advantage": value.tolist()}
+                # Nine digits, as many as float32 has. One format is faster than json's many.
+                digits = ",".join(["%.9g"] * len(old))
+                numbers = f',"old_logps":[{digits}],"logps":[{digits}]}}\n' % both
+                lines.append(line_of(row)[:-2] + numbers.encode())
         with self.path.open("ab") as file:
             file.writelines(lines)
+        while self.path.stat().st_size > self.limit:
+            self._thin()
+
+    def _takes(self, name: bytes) -> bool:
+        """Tell whether a response is in the sample."""
+        return int.from_bytes(name, "little") < self.share * 2**64
+
+    def _thin(self) -> None:
+        """Halve the share of the responses, in the file too."""
+        before, after = (f'"share":{share}'.encode() for share in (self.share, self.share / 2))
+        self.share /= 2
+        kept: list[bytes] = []
+        for line in lines_of(self.path):
+            name = line.partition(b'"response_id":"')[2][:16]
+            if self._takes(bytes.fromhex(name.decode())):
+                kept.append(line.replace(before, after, 1))
+        smaller = self.path.with_suffix(".new")  # a kill leaves one of the two whole
+        smaller.write_bytes(b"".join(kept))
+        smaller.replace(self.path)
 
     def _cut(self, step: int) -> None:
-        """Leave only the rows before a step in the file."""
+        """Leave only the rows before a step in the file. All rows have the share that was in force last."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = 0
+        kept, self.share = 0, self.first
         for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
             if step == 0:
+                if self.replaces:
+                    break
                 raise UserError(f"{self.path} holds the tokens of another run already; give tokens_path another folder")
             if not line.endswith(b"\n"):
                 break
             where = f"{self.path}, line {number}"
-            of = json_line(line, where).get("step")
+            row = json_line(line, where)
+            of, share = row.get("step"), row.get("share")
+            if math.isfinite(self.limit) and isinstance(share, float):
+                self.share = share
             if not isinstance(of, int):
                 raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")
             if of >= step:
@@ -124,9 +159,3 @@ class TokenWriter:
             kept += len(line)
         if self.path.exists():
             os.truncate(self.path, kept)
-
-
-def _digits(values: Tensor) -> Any:
-    """Return numbers with nine digits, as many as float32 has."""
-    numbers = [float(f"{x:.9g}") for x in values.reshape(-1).tolist()]
-    return numbers if values.dim() else numbers[0]

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import math
+import operator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -23,6 +26,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..bounds import Bounds
+from ..errors import nearest
 from ..losses.metrics import Metrics
 from ..losses.notation import as_python
 from ..losses.objective import Objective
@@ -30,10 +34,15 @@ from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, Region, find_one
 from ..trust_regions.control import Controlled
 from . import Rule, tell
-from .run_state import SHARE, TokenWriter, check_tokens
+from .run_state import TokenWriter, check_tokens
 from .trl_context import PREFIX, ContextTrainer, Controller, FiniteGuard
+from .trl_log import RunLog
 from .trl_settings import SETTLED, Instead, Replaced, check_losses, is_trls_own, node_of, settle, warn_of
 
+TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
+# What users write for the rule, with what they mean.
+_MEANT: dict[str, str] = dict.fromkeys(("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)")
+_MEANT.update(dict.fromkeys(("delta", "radius", "divergence"), "trust_region=Band('kl', 0.05)"))
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
 MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_high_share", "cut/good_tail")
 MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
@@ -61,8 +70,10 @@ class BandPOConfig(GRPOConfig):
         all_metrics: log everything in docs/run.md, some 25 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities.
-        tokens_path: a folder to write tokens to while training, for `bandpo calibrate`: see `TokenWriter`.
-        tokens_share: of the responses so many are written.
+        tokens_path: the folder that tokens are written to while training, for `bandpo calibrate` (see `TokenWriter`);
+            by default `tokens` in `output_dir`, where the next run replaces them.
+        tokens_share: of the responses so many are written; by default all, and ever fewer as 20 MB a run are
+            reached; 0 writes none.
         stop_if_not_finite: end at weights that are not finite, and at rewards that are infinite or all missing; else
             warn and go on.
 
@@ -75,14 +86,17 @@ class BandPOConfig(GRPOConfig):
     all_metrics: bool = field(default=False, metadata={"help": "Log everything instead of the main numbers."})
     anchor: str = field(default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."})
     tokens_path: str | None = field(default=None, metadata={"help": "Write tokens to this folder while training."})
-    tokens_share: float = field(default=SHARE, metadata={"help": "Write so many of the responses to tokens_path."})
+    tokens_share: float | None = field(
+        default=None, metadata={"help": "Write the tokens of so many of the responses. By default 20 MB; 0: none."}
+    )
     stop_if_not_finite: bool = field(default=True, metadata={"help": "End at weights or rewards that are not finite."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
-        check_tokens(self.tokens_path, self.tokens_share)
+        is_share = self.tokens_share is not None and (self.tokens_share != 0 or self.tokens_path)  # 0 writes nowhere
+        check_tokens(self.tokens_path, self.tokens_share if is_share else 1.0)
         if self.trust_region is not None:
             settle(self, cast(Any, self.trust_region))
             if isinstance(self.trust_region, str):  # its repr
@@ -113,7 +127,8 @@ class BandPOTrainer(ContextTrainer):
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
     A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
-    so that their product exceeds `gradient_accumulation_steps`. Metrics are logged under `bandpo/`. The number of a
+    so that their product exceeds `gradient_accumulation_steps`. Metrics are logged under `bandpo/`, and each row of the
+    log is written to `metrics.jsonl` in `output_dir`, too; at the end one line says what the clip did. The number of a
     `Controlled` rule moves after every optimizer step; its state is in every checkpoint.
 
     Args:
@@ -127,8 +142,8 @@ class BandPOTrainer(ContextTrainer):
 
     Raises ValueError, by name, for two rules, and for settings of TRL that do not go with the objective: another loss,
     unless it is the objective itself (cispo, luspo, `importance_sampling_level="sequence"`), which TRL then computes;
-    Liger kernels; a sampler's temperature other than that of the log-probabilities; and what the objective replaces
-    (`REPLACED`).
+    Liger kernels; `delta`; a sampler's temperature other than that of the log-probabilities; and what the objective
+    replaces.
     """
 
     # For the model card.
@@ -146,6 +161,15 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         check_losses(type(self), GRPOTrainer)
+        arguments = inspect.signature(super().__init__).parameters  # of GRPOTrainer, or of a class in between
+        unknown = [] if any(each.kind == each.VAR_KEYWORD for each in arguments.values()) else named.keys() - arguments
+        for name in sorted(unknown):
+            meant = nearest(name, ["trust_region", *arguments])
+            if name in _MEANT:
+                meant = f", did you mean {_MEANT[name]}?"
+            elif name in BandPOConfig.__dataclass_fields__:
+                meant = f"; it is a setting: args=BandPOConfig({name}=...)"
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}{meant}")
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
@@ -176,11 +200,22 @@ class BandPOTrainer(ContextTrainer):
         self._loss_inputs: dict[str, Any] | None = None
         controlled = find_one(self.trust_region, Controlled)
         self._controller = None if controlled is None else Controller(controlled)
-        self._token_writer = kept.tokens_path and TokenWriter(kept.tokens_path, kept.tokens_share, kept.process_index)
+        self._token_writer, share = None, kept.tokens_share
+        if share != 0:
+            self._token_writer = TokenWriter(
+                kept.tokens_path or Path(kept.output_dir, "tokens"),
+                1.0 if share is None else share,
+                kept.process_index,
+                limit=TOKENS_BYTES / kept.world_size if share is None else math.inf,
+                replaces=kept.tokens_path is None,
+            )
+        self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
         given = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, kept, *others).arguments
         super().__init__(**given, **named)  # by name: a class in between may have arguments of its own
         self.finite_guard = FiniteGuard(self.accelerator, kept.stop_if_not_finite)
         self.add_callback(self.finite_guard)
+        self.run_log = RunLog(self.trust_region, kept.tokens_path is None)
+        self.add_callback(self.run_log)
         if self._controller is not None:
             self.add_callback(self._controller)
 
@@ -194,6 +229,7 @@ class BandPOTrainer(ContextTrainer):
                 raise ValueError(f"{was}: set it in the args of a new trainer")
         kept = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
+        self._masks.clear()
         if self._replaces:
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             self.args.delta = -math.inf
@@ -205,10 +241,26 @@ class BandPOTrainer(ContextTrainer):
         finally:
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high, self.args.delta = kept
+        # vLLM's weights of tokens and responses are 0 where its modes *_mask drop them.
+        self._masks += [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
+        if self._masks and cast(torch.nn.Module, self.model).training:
+            kept_in = functools.reduce(operator.and_, (each.bool() for each in self._masks))
+            masked = Metrics({"masked": (self._response_mask(inputs) & ~kept_in).sum()}, {})
+            self._measured = self._over_ranks(masked).merge(self._measured)
         for metrics in self._metrics.values() if self._replaces else ():
             for name in [name for name in metrics if name.startswith("clip_ratio/")]:
                 del metrics[name]
         return loss
+
+    def get_high_entropy_mask(self, *args: Any, **named: Any) -> Tensor:
+        """Keep TRL's mask of `top_entropy_quantile`, for the metrics."""
+        self._masks.append(super().get_high_entropy_mask(*args, **named))
+        return self._masks[-1]
+
+    def get_off_policy_mask(self, *args: Any, **named: Any) -> Tensor:
+        """Keep TRL's mask of `off_policy_mask_threshold`, for the metrics."""
+        self._masks.append(super().get_off_policy_mask(*args, **named))
+        return self._masks[-1]
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -227,7 +279,7 @@ class BandPOTrainer(ContextTrainer):
         old_logps = logps.detach() if stored is None else stored
         trains, known = cast(torch.nn.Module, self.model).training, self._known(inputs, entropies)
         if self._token_writer and trains:
-            batch = int(inputs[f"{PREFIX}generated_at"])
+            batch = int(inputs.get(f"{PREFIX}generated_at", 0))  # a subclass may have made the batch by itself
             self._token_writer.write(known["step"], old_logps, logps, advantages, mask, batch=batch)
         if self._controller is not None:
             known["controlled"] = self._controller.value
@@ -236,6 +288,7 @@ class BandPOTrainer(ContextTrainer):
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
         # value is not used.
         average: Any = ("none", None) if self._replaces else ("token-mean", 1.0)
+        more = self.args.all_metrics or self._controller is not None or self.objective.dual_clip is not None
         with torch.set_grad_enabled(self._replaces and torch.is_grad_enabled()):
             loss, metrics = policy_loss(
                 logps,
@@ -244,7 +297,7 @@ class BandPOTrainer(ContextTrainer):
                 mask,
                 dataclasses.replace(objective, aggregation=average[0]),
                 normalizer=average[1],
-                metrics="all" if self.args.all_metrics or self._controller is not None else "main",
+                metrics="all" if more else "main",
                 **known,
             )
         if self._replaces:
@@ -256,17 +309,23 @@ class BandPOTrainer(ContextTrainer):
             if self.loss_type == "cispo":  # there it is the bound itself
                 self.epsilon_high += 1
         if trains:
-            if torch.distributed.is_initialized():  # here, where every process passes; a log may be one process's own
-                metrics = metrics.all_reduce()
+            metrics = self._over_ranks(metrics)
             self._measured = metrics.merge(self._measured)
             if self._controller is not None:
                 self._controller.add(metrics)
 
+    def _over_ranks(self, metrics: Metrics) -> Metrics:
+        """Sum metrics where every process passes; a log may be one process's own."""
+        return metrics.all_reduce() if torch.distributed.is_initialized() else metrics
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
-            values, self._measured = self._measured.compute(), Metrics({}, {})
-            names = values if self.args.all_metrics else MAIN_METRICS
+            values, masked = self._measured.compute(), self._measured.totals.get("masked")
+            self._measured = Metrics({}, {})
+            values |= {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
+            dual = [] if self.objective.dual_clip is None else ["dual_clip/fraction"]
+            names = values if self.args.all_metrics else [*MAIN_METRICS, "masked/fraction", *dual]
             # Undefined values (a share of nothing) are left out: trackers warn about NaN.
             logs |= {f"bandpo/{name}": x for name, x in values.items() if name in names and x == x}
             logs |= {} if self._controller is None else self._controller.row

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -20,12 +19,10 @@ from . import LOSS_TYPES, Rule, objective_for, say_average
 if TYPE_CHECKING:
     from trl.trainer.grpo_config import GRPOConfig
 
-logger = logging.getLogger(__name__)
-
-# The settings of TRL that read what an objective replaces, the advantages or the cap.
-REPLACED = {
-    "delta": "it caps TRL's ratio; write dual_clip in the objective",
-    "off_policy_mask_threshold": "it goes by TRL's advantages; take a mask as the objective's apply",
+# What the losses need that are TRL's own way to an objective.
+_OTHER_LOSSES = {
+    "cispo": "needs trust_region='cispo'",
+    "luspo": "needs trust_region='luspo' and importance_sampling_level='sequence'",
 }
 # The settings that an objective was checked with and that are read at each loss.
 SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta", "anchor")
@@ -103,8 +100,8 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
     return changed == {"ratio": "sequence-mean"} and level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
 
 
-def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
-    """Yield a message for each refused setting. The objective may be unknown."""
+def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
+    """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
     rule = "trust_region" if objective is None else as_python(objective)
     for name, own in ("epsilon", 0.2), ("epsilon_high", None):
         if (value := getattr(args, name)) != own and not isinstance(value, Replaced):
@@ -120,6 +117,15 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
     if not (isinstance(args.temperature, int | float) and args.temperature > 0) or sampler != args.temperature:
         what = "temperature must be positive and the sampler's own: log-probabilities are taken at temperature"
         yield f"{what} {args.temperature}, tokens sampled at {sampler}"
+    delta: object = args.delta
+    if isinstance(delta, int | float) and delta <= 1:
+        yield (
+            f"delta = {delta} is TRL's two-sided clip of the ratio, and stops all tokens above {delta}; did you mean "
+            f"trust_region=Band('kl', {delta if delta > 0 else 0.05})?"
+        )
+    elif delta is not None and host == "TRL":  # unsloth's is its dual clip
+        what = f"delta must not be set with {rule}, got {delta}: it clips tokens that no metric counts"
+        yield f"{what}; write dual_clip={delta} in an Objective, such as Objective(Band('kl', 0.05), dual_clip={delta})"
     if objective is None:
         return
     level, loss, own = args.importance_sampling_level, args.loss_type, is_trls_own(args, objective)
@@ -127,38 +133,32 @@ def refusals(args: GRPOConfig, objective: Objective | None) -> Iterator[str]:
         what = f"importance_sampling_level must be 'token' with {rule}, got {level!r}"
         yield f"{what}: write ratio='sequence-mean' in the objective (TRL's setting goes with that and a Clip only)"
     if loss not in LOSS_TYPES and not own:
-        yield (
-            f"loss_type must be one of {list(LOSS_TYPES)} with {rule}, got {loss!r} (cispo goes with "
-            "Objective(Clip(1, ...), apply='weight') only, luspo with Objective(Clip(...), ratio='sequence-mean') and "
-            "importance_sampling_level = 'sequence' only)"
-        )
-    for name, reason in REPLACED.items():
-        if objective.changed() and not own and getattr(args, name, None) is not None:
-            yield f"{name} must not be set with {rule}: {reason}"
-    if own and loss == "cispo" and args.delta is not None:
-        yield f"delta must be None for loss_type 'cispo', which does not read it, got {args.delta}"
+        why = (_OTHER_LOSSES if host == "TRL" else {}).get(loss, "has no clip for a rule to replace")
+        more = ", and trust_region='sapo' for SAPO's loss" if loss == "sapo" else ""
+        yield f"loss_type {loss!r} {why}; with {rule} set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'{more}"
+    if objective.changed() and not own and getattr(args, "off_policy_mask_threshold", None) is not None:
+        why = "it goes by TRL's advantages, which the objective replaces"
+        yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's apply"
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:
-    """Yield a message for each setting that makes a rule act on other tokens."""
+    """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
     if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
-    if args.delta is not None:
-        yield f"delta = {args.delta} is TRL's two-sided clip, no radius: it also stops tokens whose bound is wider"
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
     """Warn if settings keep the region from acting. Returns the steps a batch."""
     for doubt in doubts(args):
-        logger.warning("%s", doubt) if doubt.startswith("delta") else warnings.warn(doubt, stacklevel=3)
+        warnings.warn(doubt, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
     if accumulation % reuse == 0 and region != Clip(1.0, float("inf")) and getattr(args, "anchor", "old") == "old":
         warnings.warn(
-            "no rule acts: each batch is used for one optimizer step (gradient_accumulation_steps "
-            f"{accumulation} is a multiple of steps_per_generation x num_iterations {reuse}); set steps_per_generation "
-            "to 4 x gradient_accumulation_steps for 4 steps",
+            "Clipping has no effect: each batch gets one optimizer step (steps_per_generation x num_iterations is "
+            f"{reuse}, gradient_accumulation_steps {accumulation}). Set steps_per_generation to 4 x "
+            f"gradient_accumulation_steps ({4 * accumulation}).",
             stacklevel=3,
         )
     return max(1.0, reuse / accumulation)

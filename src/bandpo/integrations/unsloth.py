@@ -32,7 +32,7 @@ class _Bounded:
         if os.environ.get("UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD") == "1":
             raise ValueError("unsloth: unset UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD; the bounds are of the old policy")
         self._limits = Limits("unsloth", trust_region, *NAMES, average=args.loss_type)
-        for message in refusals(args, Objective(self._limits.region)):
+        for message in refusals(args, Objective(self._limits.region), host="unsloth"):
             raise ValueError(f"unsloth: {message}")
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:

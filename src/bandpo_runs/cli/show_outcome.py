@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ from bandpo.errors import UserError
 from bandpo.rewards.functions import text_of
 
 from ..config.recipe import RunConfig
+from ..files.logs import read
 from ..files.reading import read_json_lines
 from ..progress import console
 from ..statistics.intervals import Spread, clustered_error, training_runs
+from ..training.doctor import clip_finding
 from ..training.on_trl import HELD_OUT
 
 
@@ -23,6 +24,9 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     evaluations = sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
     if len(evaluations) > 1:
         _show_held_out(evaluations[0], evaluations[-1], config)
+    log = folder / "metrics.jsonl"
+    if log.exists():  # of a run that was finished before, it may be gone
+        console.print(f"{clip_finding(log, read(log)).what.partition(': ')[2]}.", soft_wrap=True)
     page = _page(folder)
     if page is not None:
         console.print(f"Curves: {page}")

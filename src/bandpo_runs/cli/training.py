@@ -103,7 +103,7 @@ def lab(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     overrides: dict[str, Any] = {"trainer": {} if lr is None else {"learning_rate": lr}}
     overrides |= {} if rounds is None else {"rounds": rounds}
-    overrides |= {"tokens_share": 1.0} if tokens else {}
+    overrides |= {"tokens_share": 1.0 if tokens else 0}  # by default the folders of many small runs stay small
     compare_and_show(scene, methods, seeds, output, overrides, jobs or cores, resume, ctx.obj)
 
 

@@ -99,8 +99,8 @@ class RunConfig(_Node):
         lora: rank of LoRA on all linear layers, scaled by twice the rank; None trains all weights.
         shared_prompts: sample and score by `SharedPrompts`, which is faster on CPUs, where TRL's own numbers come out.
         threads: of torch on the CPU, in each process; None leaves them.
-        tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate`;
-            None for none.
+        tokens_share: share of the responses whose tokens are written to `tokens/`, for `bandpo calibrate`; None for a
+            sample of 20 MB; 0 for none.
         stop_if_not_finite: end at the first weight or reward that is not finite; see `BandPOConfig`.
         trainer: any field of TRL's GRPOConfig, except those that could run code (`trust.ALLOWED`). The batch sizes per
             device are those of all processes together: however many they are, a step takes the same batch.
@@ -119,7 +119,7 @@ class RunConfig(_Node):
     lora: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     shared_prompts: pydantic.StrictBool = False
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
-    tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, gt=0, le=1)
+    tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, ge=0, le=1)
     stop_if_not_finite: pydantic.StrictBool = True
     trainer: dict[str, Any] = {}
     _method: str | None = None

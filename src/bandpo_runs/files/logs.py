@@ -1,6 +1,6 @@
 """Find the log of a training run (`logs_at`), and follow it (`Followed`).
 
-It is one of: JSON lines with a row each (`metrics.jsonl` of bandpo or prime-rl, or what a callback writes); the same
+It is one of: JSON lines with a row each (`metrics.jsonl` of `bandpo train`, `BandPOTrainer` or prime-rl); the same
 with the step and the row apart (verl's file logger); `trainer_state.json`, which TRL leaves in each checkpoint; or what
 `trackers` reads.
 """
@@ -73,22 +73,24 @@ CLIP_RATES = {theirs: ours for theirs, ours in _NAMES if ours in ("cut/fraction"
 def logs_at(path: Path) -> dict[Path, Path]:
     """Find the logs of the runs at a path, each by a key that stays while it runs.
 
-    A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is its metrics.jsonl, else TRL's
-    newest trainer_state.json (of several within a minute, as of a copy, that of the last step), else those of the run
+    A file is a log, but wandb's CSV of a chart has one of each run. In a folder it is the newest of its metrics.jsonl
+    and of TRL's trainer_state.json (of several within a minute, as of a copy, the former, or the last step's: TRL may
+    have trained there without BandPOTrainer since; of a run of ours always the former), else those of the run
     folders below, else every .jsonl in it, as verl's file logger leaves one for each experiment, else the runs in all
     .csv, else each folder with tensorboard's events.
     """
     if not path.is_dir():
         return {path / run: path / run for run in (path.suffix == ".csv" and runs_of(path)) or [""]}
-    if (path / "metrics.jsonl").exists() or (path / "run.json").exists():
-        return {path: path / "metrics.jsonl"}
+    rows = path / "metrics.jsonl"
+    if (path / "run.json").exists():
+        return {path: rows}
     states: dict[Path, float] = {}
-    for file in (path / STATE, *path.glob(f"checkpoint-*/{STATE}")):
+    for file in (rows, path / STATE, *path.glob(f"checkpoint-*/{STATE}")):
         with contextlib.suppress(OSError):  # a checkpoint that is deleted meanwhile
             states[file] = file.stat().st_mtime
     if states:
         copied = [file for file in states if max(states.values()) - states[file] < 60]  # in any order
-        return {path: max(copied, key=lambda file: (_number(file), states[file]))}
+        return {path: max(copied, key=lambda file: (file == rows, _number(file), states[file]))}
     below: list[Path] = []
     for folder, inner, files in os.walk(path):  # unlike rglob, it goes on where a folder has gone
         if "run.json" in files:
@@ -99,7 +101,7 @@ def logs_at(path: Path) -> dict[Path, Path]:
     for file in [] if found else sorted(path.glob("*.csv")):  # charts of the same runs, or the history of one
         found |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
     found = found or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))}
-    return found or {path: path / "metrics.jsonl"}
+    return found or {path: rows}
 
 
 def _number(state: Path) -> float:
@@ -222,8 +224,8 @@ class Followed:
         went_back: how often rows replaced others.
         written: when the file was last written to, in seconds since 1970; None: never seen.
         fault: why it cannot be read now; "" if it can.
-        last_step: where the run will end, by TRL's state; None: not known.
-        ended: TRL's state says that the run has come to that step, which need not have a row.
+        last_step: where the run will end, by TRL's state or BandPOTrainer's rows; None: not known.
+        ended: they say that the run has come to that step, which need not have a row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -267,15 +269,11 @@ class Followed:
         return self._seen != before
 
     def _read(self) -> None:
-        damaged, rows = 0, []
+        damaged, rows, state = 0, [], {}
         if is_tracked(self.path):
             rows = rows_in(self.path)
         elif self.path.name.endswith(STATE):
             rows, state = _rows_of_state(self.path)
-            most = state.get("max_steps")
-            self.last_step = most if type(most) is int and most > 0 else None
-            steps: list[Any] = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
-            self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
                 try:
@@ -284,6 +282,10 @@ class Followed:
                     rows.append({**inner, "step": row.get("step")} if isinstance(inner, dict) else row)
                 except UserError:
                     damaged += line.endswith(b"\n")
+        most = {**(rows[-1] if rows else {}), **state}.get("max_steps")
+        self.last_step = most if type(most) is int and most > 0 else None
+        steps: list[Any] = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
+        self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         at: dict[float, Row] = {}
         self.went_back, last = 0, -math.inf
         for row in rows:

@@ -51,7 +51,8 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     """Read tokens from JSON lines with a row for each response.
 
     Args:
-        paths: the files, or folders with their tokens-*.jsonl. One name of a response in two files means two responses.
+        paths: the files, or folders with their tokens-*.jsonl, themselves or in a folder `tokens`, as an output_dir of
+            TRL or a run's folder has it. One name of a response in two files means two responses.
         names: of columns, by what they hold (old, new, advantage, response, mask); others are looked for by the names
             of bandpo, TRL and verl. Without a column of responses, each row is a response of its own.
 
@@ -59,7 +60,8 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
         UserError: no such file or column, or an impossible value; the message has the file and the row.
     """
     given = {role: name for role, name in (names or {}).items() if name is not None}
-    folders = {path: sorted(path.glob("tokens-*.jsonl")) for path in paths if path.is_dir()}
+    folders = {path: [*path.glob("tokens-*.jsonl")] or [*path.glob("tokens/tokens-*.jsonl")] for path in paths}
+    folders = {path: sorted(files) for path, files in folders.items() if path.is_dir()}
     if empty := [str(path) for path, files in folders.items() if not files]:
         raise UserError(
             f"no tokens-*.jsonl is in the folder {empty[0]}; give the folder that tokens_path names, or files"

@@ -14,11 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from bandpo.doctor import MORE, ONCE, OUTSIDE, Finding, not_loaded, own_type
+from bandpo.clipping import clip_in_words
+from bandpo.doctor import Finding, not_loaded, own_type
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 from bandpo.files import parse_yaml
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
@@ -42,11 +43,6 @@ _OF_TRL = (
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
 )
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
-_ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
-# By a rate of all tokens that are outside, and by one of those that lose their gradient, as most trainers': what ONCE
-# tells of, and its percent. What is no more than it is called few; that limit is ours.
-_AT_ONE_USE = {False: (OUTSIDE, 0.2), True: ("0.12 % of tokens were clipped by GRPO's rule", 0.12)}
-_MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
 
 
 def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
@@ -300,50 +296,29 @@ def _logged(path: Path) -> Iterator[Finding]:
         yield Finding("problem", f"{path}: {lost}", cure)
     if unscored := unscored_in(rows):
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
-    yield _clip(path, log)
+    yield clip_finding(path, log)
 
 
-def _clip(path: Path, log: Followed) -> Finding:
-    """Say what share of the tokens the rule stops, and what that means. If none, say whether it could stop any."""
+def clip_finding(path: Path, log: Followed) -> Finding:
+    """Say what share of the tokens the rule clips, and what that means. If none, say whether it could clip any."""
     run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
-    sided = not np.isfinite(outside).any()  # only of those that lose their gradient
-    shares = run.share("cut/fraction") if sided else outside
-    known = 100 * abs(shares[np.isfinite(shares)])
-    if not len(known):
+    cut = not np.isfinite(outside).any()  # only those that lose their gradient are counted
+    shares = run.share("cut/fraction") if cut else outside
+    there = np.isfinite(shares)
+    percents = 100 * abs(shares[there])
+    if not len(percents):
         what = f"no clip rate is in {path}, under a name of bandpo or of a trainer, so nothing can be said of the clip"
         return Finding("note", what, "docs/run.md has the names, and what logs them")
-    there = {name for row in log.rows for name in row}
-    of = "cut/fraction" if sided else "clip/fraction"
-    name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in there and ours == of), of)
-    if known.any():
-        said = f"{known.mean():.2g} % of the tokens {'are clipped' if sided else 'are outside'}"
-        spread = f"mean of {len(known)} rows; median {np.median(known):.2g} %, {known.min():.2g} to {known.max():.2g} %"
-        word, cure = _meant(known.mean(), *_AT_ONE_USE[sided])
-        return Finding("ok", f"{name}: {said} ({spread}), so {word}", cure)
-    ratios = [
-        abs(row[key])
-        for row in log.rows
-        for key in ("log_ratio/max", "log_ratio/min")
-        if isinstance(row.get(key), (int, float))
-    ]
-    if not ratios:  # verl's log has none
-        what = f"{name} is 0 in all {len(known)} rows: the ratio is 1 by design (one optimizer step per batch)"
-        return Finding("warning", f"{what}, or the clip is wider than every ratio", _MORE_STEPS)
-    if max(ratios) <= _ROUNDING:
-        what = "the ratio is 1 by design: each batch is used for one optimizer step, and no rule acts; no log-ratio"
-        return Finding("problem", f"{what} in {path} is farther from 0 than {max(ratios):.2g}", _MORE_STEPS)
-    what = f"dead clip: no token in {path} was outside, though log-ratios go as far as {max(ratios):.3g}"
-    return Finding("warning", what, "bandpo calibrate finds the number at which a rule acts; docs/choose.md")
-
-
-def _meant(percent: float, seen: str, few: float) -> tuple[str, str]:
-    """Say what a share means, and what was seen at such a one."""
-    if percent <= few:
-        so = f"this run is one without a clip, but for {percent:.2g} % of the tokens: the rule can hardly matter"
-        cure = (
-            f"tune the learning rate first. {ONCE.format(seen)}; half the best rate cost 0.065. Where something rare "
-        )
-        return so, cure + "may die out, an entropy bonus of 0.01 or positive advantages x 0.85 may help: docs/choose.md"
-    so = "the rule acts on few tokens, and may matter" if percent < 1 else "the rule can matter"
-    return so, f"train without a clip, too, with its own learning rate. {ONCE.format(seen)}; {MORE}. docs/choose.md"
+    names = {name for row in log.rows for name in row}
+    of = "cut/fraction" if cut else "clip/fraction"
+    name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in names and ours == of), of)
+    ratios = [row.get(key) for row in log.rows for key in ("log_ratio/max", "log_ratio/min")]
+    ratios = [abs(ratio) for ratio in ratios if isinstance(ratio, int | float)]  # verl's log has none
+    tokens = run.total("tokens")[there]
+    mean = np.average(percents, weights=tokens if np.isfinite(tokens).all() and tokens.any() else None)
+    seen = f"in {counted(len(percents), 'row')}"
+    if mean:
+        seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
+    level, what, cure = clip_in_words(float(mean), seen, max(ratios, default=None), cut=cut)
+    return Finding(level, f"{name}: {what}", cure)

@@ -1,8 +1,8 @@
 """Train one run on TRL: a `RunConfig` becomes a folder.
 
 The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.jsonl` (one line per log step),
-`held_out.jsonl` (one line per evaluation: each question's score, and three answers), `checkpoints/`, `model/` and, with
-`tokens_share`, `tokens/`.
+`held_out.jsonl` (one line per evaluation: each question's score, and three answers), `checkpoints/`, `model/` and
+`tokens/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,7 @@ def _run(
         write_atomically(folder / "config.yaml", config.to_yaml().encode())
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(trainer.run_log)  # the recorder writes the rows
     trainer.add_callback(recorder)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
@@ -314,6 +315,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         **config.trainer,
         "trust_region": config.trust_region,
         "stop_if_not_finite": config.stop_if_not_finite,
+        "tokens_share": config.tokens_share,
         "logging_steps": logging,
         "output_dir": str(folder / "checkpoints"),
         "seed": config.seed,
@@ -327,8 +329,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
     }
     if count > 1 and not torch.cuda.is_available():
         settings.setdefault("use_cpu", True)  # else each would train alone
-    if config.tokens_share is not None:
-        settings |= {"tokens_path": str(folder / "tokens"), "tokens_share": config.tokens_share}
+    settings |= {} if config.tokens_share == 0 else {"tokens_path": str(folder / "tokens")}
     evaluates = config.data.eval_size or config.data.eval_path is not None
     for key in ["per_device_train_batch_size", *(["per_device_eval_batch_size"] if evaluates else [])]:
         batch = config.trainer.get(key, 8)

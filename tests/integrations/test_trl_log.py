@@ -1,0 +1,223 @@
+"""What a training leaves in its folder: rows that the commands read once, and a sentence on what the clip did."""
+
+import json
+import math
+import os
+import re
+
+import pytest
+import torch
+from test_trl import build, full, train
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+import tiny
+from bandpo import Band, Clip
+from bandpo.clipping import clip_in_words
+from bandpo.integrations.trl import BandPOTrainer
+from bandpo.integrations.trl_context import NotFiniteError
+from bandpo_runs.cli import main
+from bandpo_runs.files.logs import logs_at, read
+from bandpo_runs.reports.tokens import read_tokens
+
+CLOCK = ("runtime", "per_second", "step_time")
+
+
+def rows_in(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_clock(rows):
+    return [{name: x for name, x in row.items() if not name.endswith(CLOCK)} for row in rows]
+
+
+def test_every_row_is_written_without_a_checkpoint_and_the_commands_read_it(tmp_path, capsys):
+    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8, logging_steps=3), Band("kl", 0.05))
+    rows, history = rows_in(tmp_path), trainer.state.log_history
+    assert [{**row, "max_steps": 8} for row in history] == rows
+    assert [row["step"] for row in rows] == [3, 6, 8]
+    assert {"loss", "reward", "bandpo/tokens", "bandpo/clip/high_fraction"} <= rows[0].keys()
+    assert rows[2].keys() >= {"train_runtime", "bandpo/tokens"}  # what came after the last row
+    log = read(logs_at(tmp_path)[tmp_path])
+    assert (log.path, log.last_step, log.ended, log.went_back) == (tmp_path / "metrics.jsonl", 8, True, 0)
+    for command in (["watch", "--once"], ["doctor"], ["report", "-o", str(tmp_path / "page.html")]):
+        assert main([command[0], str(tmp_path), *command[1:]]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_a_resumed_run_has_no_row_twice_and_none_is_lost(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8}
+    whole = train(BandPOTrainer, tiny.settings(tmp_path / "whole", **settings), Band("kl", 0.05))
+    train(BandPOTrainer, tiny.settings(tmp_path / "killed", **settings | {"max_steps": 6}), Band("kl", 0.05))
+    assert [row["step"] for row in rows_in(tmp_path / "killed")] == [1, 2, 3, 4, 5, 6, 6]
+    again = build(BandPOTrainer, tiny.settings(tmp_path / "killed", **settings), Band("kl", 0.05))
+    again.train(resume_from_checkpoint=str(tmp_path / "killed" / "checkpoint-4"))
+    steps = [row["step"] for row in rows_in(tmp_path / "killed")]
+    assert steps == [row["step"] for row in rows_in(tmp_path / "whole")] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+    assert [row["step"] for row in whole.state.log_history] == steps
+    assert not (tmp_path / "killed" / "metrics-before.jsonl").exists()
+    (tmp_path / "killed" / "metrics.jsonl").unlink()  # as of a run of an older release
+    again.train(resume_from_checkpoint=str(tmp_path / "killed" / "checkpoint-4"))
+    assert [row["step"] for row in rows_in(tmp_path / "killed")] == steps
+
+
+def test_a_new_run_in_the_same_folder_keeps_the_rows_before_and_replaces_the_tokens(tmp_path):
+    train(BandPOTrainer, tiny.settings(tmp_path, max_steps=4), Band("kl", 0.05))
+    before, tokens = (tmp_path / "metrics.jsonl").read_bytes(), tmp_path / "tokens"
+    (tokens / "tokens-1.jsonl").write_bytes((tokens / "tokens-0.jsonl").read_bytes())  # of a second process
+    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), Clip(0.2, 0.2))
+    assert (tmp_path / "metrics-before.jsonl").read_bytes() == before
+    assert [row["step"] for row in rows_in(tmp_path)] == [1, 2, 2]
+    assert [path.name for path in tokens.iterdir()] == ["tokens-0.jsonl"]
+    lines = (tokens / "tokens-0.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == {0, 1}
+    trainer.train()  # the same trainer once more
+    assert [row["step"] for row in rows_in(tmp_path)] == [1, 2, 2]
+
+
+def test_one_run_is_read_once_and_from_the_newer_of_two_logs(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    trainer = train(BandPOTrainer, tiny.settings(tmp_path, **settings), Band("kl", 0.05))
+    trainer.save_state()
+    assert logs_at(tmp_path) == {tmp_path: tmp_path / "metrics.jsonl"}
+    for file in tmp_path.rglob("*.js*"):
+        if "metrics" not in file.name:
+            os.utime(file, (2e9, 2e9))  # a later run, of TRL's own trainer
+    assert logs_at(tmp_path) == {tmp_path: tmp_path / "trainer_state.json"}
+    (tmp_path / "run.json").write_text("{}")
+    assert logs_at(tmp_path) == {tmp_path: tmp_path / "metrics.jsonl"}
+
+
+class Second(TrainerCallback):
+    """Makes this process not the first one."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.is_world_process_zero = False
+
+
+def test_the_first_process_alone_writes_and_speaks(tmp_path, caplog):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), Band("kl", 0.05))
+    trainer.callback_handler.callbacks.insert(0, Second())
+    caplog.clear()
+    trainer.train()
+    assert trainer.state.log_history
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert caplog.messages == []
+
+
+def test_what_json_cannot_hold_and_an_evaluation_before_training_do_no_harm(tmp_path):
+    trainer = build(BandPOTrainer, full(tmp_path, max_steps=2, per_device_eval_batch_size=8), Band("kl", 0.05))
+    trainer.evaluate(tiny.rows(8))
+    assert not (tmp_path / "metrics.jsonl").exists()
+    trainer.train()
+    trainer.log({"mine": torch.tensor(1.0).numpy()[()], "text": object(), "lost": math.nan})
+    assert rows_in(tmp_path)[-1] == {"epoch": rows_in(tmp_path)[-2]["epoch"], "step": 2, "max_steps": 2,
+                                     "mine": 1.0, "lost": None}  # fmt: skip
+
+
+def said(caplog):
+    return [text for text in caplog.messages if text.startswith(("The rule clipped", "Clipping had"))]
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "sentence"),
+    [
+        (Clip(0.9, 1e6), {}, "The rule clipped no token in 4 steps: any wider rule would have given this run"),
+        (Clip(0.05, 0.05), {}, r"The rule clipped at most \d+ % of tokens in 4 steps, so it can matter"),
+        (
+            Clip(0.2, 0.2),
+            {"steps_per_generation": 1, "num_iterations": 1},
+            "Clipping had no effect in 4 steps: ",
+        ),
+        (Clip(1.0, math.inf), {}, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Clipping has no effect")
+@pytest.mark.filterwarnings("ignore:.*its numbers are distances")
+def test_the_end_says_what_the_clip_did_as_the_doctor_does(tmp_path, caplog, capsys, rule, changes, sentence):
+    changes = {"max_steps": 4, "learning_rate": 1e-3, **changes}
+    train(BandPOTrainer, tiny.settings(tmp_path, **changes), rule)
+    if sentence is None:
+        assert said(caplog) == []
+        return
+    (text,) = said(caplog)
+    assert re.match(sentence, text)
+    assert text.endswith(f"`bandpo doctor {tmp_path}` says more")
+    main(["doctor", str(tmp_path)])
+    told = " ".join(capsys.readouterr().out.split())
+    assert text.partition(" in 4 steps")[0] in told  # the same share
+
+
+def test_nothing_is_said_where_an_error_ends_the_training(tmp_path, caplog):
+    trainer = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=4), Band("kl", 0.05))
+    trainer.reward_funcs = [lambda completions, **_: [math.inf] * len(completions)]
+    with pytest.raises(NotFiniteError):
+        trainer.train()
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("percent", "farthest", "cut", "level", "words"),
+    [
+        (0, 0.0, False, "problem", "Clipping had no effect in x: every ratio is 1"),
+        (0, 2e-4, False, "warning", "The rule clipped no token in x: any wider rule would have given this run"),
+        (
+            0,
+            None,
+            True,
+            "warning",
+            "The rule clipped no token in x: every ratio is 1 (one optimizer step per batch)",
+        ),
+        (0.2, 1, False, "ok", "The rule clipped at most 0.2 % of tokens in x, so it can hardly matter"),
+        (0.2, 1, True, "ok", "The rule clipped 0.2 % of tokens in x, so it acts on few tokens"),
+        (1, 1, True, "ok", "The rule clipped 1 % of tokens in x, so it can matter"),
+        (99.9, 1, True, "ok", "The rule clipped 100 % of tokens in x, so it can matter"),
+    ],
+)
+def test_a_share_of_tokens_has_one_sentence(percent, farthest, cut, level, words):
+    found = clip_in_words(percent, "in x", farthest, cut=cut)
+    assert found[0] == level
+    assert found[1].startswith(words)
+    assert found[2]
+
+
+@pytest.mark.parametrize("rule", [Band("kl", 0.05), "cispo"])
+def test_tokens_that_trls_own_masks_leave_out_are_counted(tmp_path, rule):
+    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2, top_entropy_quantile=0.25), rule)
+    for row in trainer.state.log_history[:2]:
+        assert row["bandpo/masked/fraction"] == pytest.approx(0.75, abs=0.1)
+    plain = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), rule)
+    assert not any("bandpo/masked/fraction" in row for row in plain.state.log_history)
+
+
+class Masked(BandPOTrainer):
+    """Keeps what TRL's mask of responses and vLLM's weights left out."""
+
+    count = 0
+
+    def _compute_loss(self, model, inputs):
+        weights = torch.ones_like(inputs["completion_mask"], dtype=torch.float32)
+        weights[0] = 0
+        loss = super()._compute_loss(model, inputs | {"importance_sampling_ratio": weights})
+        kept = [each.bool().expand(weights.shape) for each in self._masks]
+        assert len(kept) == 2
+        self.count += (inputs["completion_mask"].bool() & ~(kept[0] & kept[1])).sum().item()
+        self.dropped = getattr(self, "dropped", False) or not kept[0].all()
+        return loss
+
+
+def test_responses_that_trl_or_vllms_weights_drop_are_counted(tmp_path):
+    if not hasattr(GRPOTrainer, "get_off_policy_mask"):
+        pytest.skip("this TRL does not have the setting")
+    args = tiny.settings(tmp_path, max_steps=8, off_policy_mask_threshold=0.001)
+    trainer = train(Masked, args, Band("kl", 0.05))
+    rows = [row for row in trainer.state.log_history if "bandpo/tokens" in row]
+    assert sum(row["bandpo/masked/fraction"] * row["bandpo/tokens"] for row in rows) == pytest.approx(trainer.count)
+    assert trainer.dropped
+
+
+def test_calibrate_finds_the_tokens_of_a_run_by_its_folder(tmp_path, capsys):
+    train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Clip(0.2, 0.2))
+    assert read_tokens([tmp_path]).response_count <= 64
+    assert main(["calibrate", str(tmp_path)]) == 0
+    assert "of the tokens" in capsys.readouterr().out
