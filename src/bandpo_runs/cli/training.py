@@ -73,10 +73,11 @@ def demo(
         print("", *("{:16}{:>14}{:>19}{:>14}{:>8}{:>9}".format(*row) for row in result.rows()), "", sep="\n")
         say(result.verdict(), "")
         results.append(result)
-    say(" ".join(experiment.headline(*results)), "", *experiment.notes(*results), "")
+    rare, noisy = results
+    say(" ".join(experiment.headline(rare, noisy)), "", *experiment.notes(rare, noisy), "")
     out = out or Path("runs", "demo.html" if uses == 8 else f"demo-uses-{uses}.html")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, experiment.page(*results, ctx.obj).encode())
+    write_atomically(out, experiment.page(rare, noisy, ctx.obj).encode())
     if uses > 1:
         say("The same with each answer used once: bandpo demo --uses 1")
     say("Next: bandpo train (a small language model under Band-KL, on this computer)")
