@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .losses import group_advantages as group_advantages
     from .losses import objective as objective
     from .losses import policy_loss as policy_loss
+    from .losses import token_logps as token_logps
     from .trust_regions import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 _PARTS = {
     "band": ("band_bounds",),
     "bounds": ("Bounds",),
-    "losses": ("Objective", "group_advantages", "objective", "policy_loss"),
+    "losses": ("Objective", "group_advantages", "objective", "policy_loss", "token_logps"),
     "trust_regions": (
         "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Intersect",
         "Quantile", "Region", "Relaxed", "Union",

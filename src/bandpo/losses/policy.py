@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOWEST, output_dtype
+from ..numerics import LOWEST, output_dtype, warn_of_half
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
@@ -56,11 +56,10 @@ def policy_loss(
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
     A) - beta KL_t].
 
-    Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
-    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is clamped
-    to that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for
-    all log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN
-    at a response token gives NaN.
+    Everything but `logps` is detached. Half precision is computed in float32, with a warning. Padding, NaN included,
+    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones too, is clamped to
+    that value and has no gradient; `log_ratio/saturated_fraction` counts them. So value and gradient are finite for all
+    log-probabilities in [-inf, 1e-6] (float16 gradients may overflow). NaN at a response token gives NaN.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
@@ -122,6 +121,7 @@ def policy_loss(
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )
+    warn_of_half(logps=logps, old_logps=old_logps)
     batch = _clean(given, objective.positive_weight)
     found = _objective(batch, objective)
     measured = _measured(batch, found, objective, metrics)
