@@ -222,6 +222,14 @@ def test_the_new_log_probabilities_given_twice_are_detached_where_they_are_the_o
     assert slopes[0].any()
 
 
+def test_new_and_old_log_probabilities_that_are_swapped_are_an_error():
+    given = batch()
+    swapped = given | {"logps": given["old_logps"], "old_logps": given["logps"]}
+    with pytest.raises(ValueError, match=r"^logps has no gradient and old_logps has one; are the two swapped\?$"):
+        policy_loss(**swapped, objective=Band())
+    policy_loss(**swapped | {"old_logps": given["logps"].detach()}, objective=Band())  # of an evaluation
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     half = batch(dtype=torch.float32)

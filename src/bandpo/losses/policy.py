@@ -66,8 +66,7 @@ def policy_loss(
         old_logps: log pi_old of the same tokens, (B, T).
         advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
         response_mask: (B, T), bool or 0/1.
-        objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
-            `Method` or its name, e.g. "gspo".
+        objective: an `Objective`, a trust region such as `bandpo.Band("kl", 0.05)`, a `Method`, or its name: "gspo".
         ref_logps: log pi_ref of the same tokens, (B, T); required if the objective's beta > 0, else not allowed.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
             clipping, neither to the KL term nor to the denominator.
@@ -85,8 +84,7 @@ def policy_loss(
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
 
-    `torch.func.grad`, `jvp`, `vmap` and second derivatives work; `vmap` with a bool mask and a normalizer only, because
-    other masks are looked at.
+    `torch.func.grad`, `jvp`, second derivatives, and with a bool mask and a normalizer `vmap` work.
 
     Raises:
         TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
@@ -121,6 +119,8 @@ def policy_loss(
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )
+    if old_logps.requires_grad and not logps.requires_grad:
+        raise ValueError("logps has no gradient and old_logps has one; are the two swapped?")
     warn_of_half(logps=logps, old_logps=old_logps)
     batch = _clean(given, objective.positive_weight)
     found = _objective(batch, objective)
