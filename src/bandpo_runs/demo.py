@@ -282,7 +282,7 @@ path,line{fill:none;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon
 .scroll{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums;font-size:.95rem}
 th,td{padding:.4rem 0 .4rem .9rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
 :is(th,td):first-child{padding-left:0;text-align:left}td{white-space:nowrap}
-@media(max-width:30rem){table{font-size:.78rem}th,td{padding-left:.4rem}}"""
+@media(max-width:30rem){table{font-size:.78rem}thead{font-size:.68rem}th,td{padding-left:.35rem}}"""
 
 
 def page(rare: Result, noisy: Result, command: str) -> str:
