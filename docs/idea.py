@@ -1,13 +1,13 @@
 """Draw the picture of the README, docs/idea-light.svg and docs/idea-dark.svg: what a rule allows, and what came of it.
 
-    python docs/idea.py
+    python docs/idea.py           draw it from benchmarks/demo.csv
+    python docs/idea.py --run     train the runs of `bandpo demo` first, and write their rows there
 
 Left: the highest new probability r_high(p) * p that each rule allows a token of old probability p, from the rules' own
-bounds. Right: rounds until half of the lab's answers work (scene tail, learning rate 5e-6, five seeds), from
-benchmarks/lab.csv.
+bounds. Right: what `bandpo demo` prints, the rounds until half of the answers are right.
 """
 
-import statistics
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -19,27 +19,50 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bandpo import Band, Clip
-from bandpo_runs.provenance import read_rows
+from bandpo_runs import demo
+from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
 from bandpo_runs.reports.charts import DASHES
 from bandpo_runs.reports.templates import DARK, LIGHT
 
 HERE = Path(__file__).parent
 RULES = {"GRPO": Clip(0.2, 0.2), "Band-KL": Band("kl", 0.05)}
-# Names of the lab's rows, with what to write at the bar. The wide clip stands there because it does as well.
-BARS = {
-    "GRPO 0.2/0.2": "GRPO",
-    "Clip-Higher 0.2/0.28": "Clip-Higher",
-    "Clip 0.2/1.0": "Clip(0.2, 1.0)",
-    "Band-KL 0.05": "Band-KL",
-}
+ROWS = HERE.parent / "benchmarks" / "demo.csv"
+SEEDS, USES = range(32), 8  # the defaults of `bandpo demo`
 AT = 0.01
 PAPERS = {"light": ("#1f2328", "#8c959f", LIGHT), "dark": ("#e6edf3", "#8b949e", DARK)}
 
 
-def rounds() -> dict[str, list[float]]:
-    rows = read_rows(HERE.parent / "benchmarks" / "lab.csv")
-    rows = [row for row in rows if (row["scene"], row["learning_rate"]) == ("tail", "5e-06")]
-    return {label: [float(row["half_work"]) for row in rows if row["label"] == label] for label in BARS}
+def measure() -> list[dict[str, object]]:
+    """Train the runs of `bandpo demo`. A row for each rule has what the demo prints of it."""
+    rare, noisy = (
+        demo.Result.of(demo.RULES, USES, list(demo.train(demo.RULES, SEEDS, USES, task.length(USES), task)))
+        for task in (demo.RARE, demo.NOISY)
+    )
+    origin = {"hardware": hardware(False), "torch": versions(["torch"])["torch"], "commit": source_commit()}
+    return [
+        {
+            "rule": name,
+            "rounds_to_half": round(float(runs.mean()), 2),
+            "interval": round(float(demo.mean_of(runs).half), 2),
+            "forgot": noisy.forgot()[name],
+            "seeds": len(SEEDS),
+            **origin,
+            "command": "python docs/idea.py --run",
+        }
+        for name, runs in zip(rare.names, rare.until_half(), strict=True)
+    ]
+
+
+def alternative_text(rows: list[dict[str, str]]) -> str:
+    """Say what the picture shows."""
+    grow = [f"{float(rule.bounds(torch.tensor([AT]).log()).log_high.exp()) * AT:.2g}" for rule in RULES.values()]
+    rounds = ", ".join(f"{row['rule']} {float(row['rounds_to_half']):.1f}" for row in rows)
+    (no_clip,) = [row for row in rows if row["rule"] == demo.NO_CLIP]
+    return (
+        f"Left: under GRPO a token of probability {AT} may become {grow[0]}, under Band-KL {grow[1]}. "
+        f"Right: rounds until half of the answers are right in bandpo demo: {rounds}. "
+        f"With noisy rewards {no_clip['forgot']} of {no_clip['seeds']} runs without a clip forget the skill."
+    )
 
 
 def draw(ink: str, faint: str, colours: tuple[str, ...]) -> Figure:
@@ -69,15 +92,19 @@ def draw(ink: str, faint: str, colours: tuple[str, ...]) -> Figure:
     for axis in (left.xaxis, left.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axis.set_minor_locator(NullLocator())
-    for y, (label, counts) in zip((3, 2, 1, 0), rounds().items(), strict=True):
-        mean = statistics.mean(counts)
-        colour = {"GRPO 0.2/0.2": colours[0], "Band-KL 0.05": colours[1]}.get(label, faint)
+    rows = read_rows(ROWS)
+    for y, row in enumerate(reversed(rows)):
+        mean, half = float(row["rounds_to_half"]), float(row["interval"])
+        colour = dict(zip(RULES, colours, strict=False)).get(row["rule"], faint)
         right.barh(y, mean, color=colour, height=0.56, alpha=0.9)
-        right.plot(counts, [y] * len(counts), "|", color=ink, markersize=9)
-        right.text(max(counts) + 0.6, y, f"{mean:.0f}", va="center", fontweight="bold")
-    right.set_yticks((3, 2, 1, 0), [*BARS.values()])
-    right.set(xlim=(0, 34), xlabel="training rounds until half of the answers show it")
-    right.set_title("A tiny model learns a rare good habit", loc="left", fontsize=11)
+        right.errorbar(mean, y, xerr=half, color=ink, linewidth=1.3)
+        right.text(mean + half + 0.25, y, f"{mean:.1f}", va="center", fontweight="bold")
+        if row["rule"] == demo.NO_CLIP:
+            told = f"but with noisy rewards\n{row['forgot']} of {row['seeds']} runs forget"
+            right.text(mean + half + 1.5, y, told, va="center", fontsize=8.5)
+    right.set_yticks(range(len(rows)), [row["rule"] for row in reversed(rows)])
+    right.set(xlim=(0, 12), xlabel="rounds until half of the answers are right (95% interval)")
+    right.set_title("bandpo demo: a rare good habit spreads", loc="left", fontsize=11)
     right.tick_params(axis="y", length=0)
     return figure
 
@@ -90,9 +117,13 @@ def write(folder: Path) -> None:
         }  # fmt: skip
         with matplotlib.style.context(["default", look]):
             draw(ink, faint, colours).savefig(
-                folder / f"idea-{name}.svg", transparent=True, metadata={"Date": None, "Creator": None}
+                folder / f"idea-{name}.svg",
+                transparent=True,
+                metadata={"Date": None, "Creator": None, "Description": alternative_text(read_rows(ROWS))},
             )
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--run"]:
+        write_rows(ROWS, measure())
     write(HERE)

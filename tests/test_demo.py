@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from scipy.stats import t, ttest_1samp
 from bandpo_runs import demo
 from bandpo_runs.cli import main
 
-# What torch, typer and PyYAML do not bring.
-EXTRAS = ("numpy", "scipy", "rich", "matplotlib", "jinja2", "transformers", "trl", "numba")
+ROOT = Path(__file__).parent.parent
+# What the base installation lacks.
+EXTRAS = ("scipy", "rich", "matplotlib", "jinja2", "transformers", "trl", "numba")
 BARE = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))  # importing them fails as if they were not installed
@@ -26,13 +28,18 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def measured(seeds=range(8), uses=8, rounds=8):
-    return demo.Result.of(demo.RULES, uses, list(demo.train(demo.RULES, seeds, uses, rounds)))
+def measured(seeds=range(8), uses=8, rounds=8, task=demo.RARE):
+    return demo.Result.of(demo.RULES, uses, list(demo.train(demo.RULES, seeds, uses, rounds, task)))
 
 
 @pytest.fixture(scope="module")
 def result():
     return measured(rounds=16)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return measured(rounds=12, task=demo.NOISY)
 
 
 def test_a_seed_alone_has_the_curve_that_it_has_among_others():
@@ -42,7 +49,7 @@ def test_a_seed_alone_has_the_curve_that_it_has_among_others():
 
 
 def test_a_rule_alone_has_the_curve_that_it_has_beside_others():
-    rules = {"Band-KL 0.05": demo.RULES["Band-KL 0.05"]}
+    rules = {"Band-KL": demo.RULES["Band-KL"]}
     alone = torch.stack([right for right, _ in demo.train(rules, [3, 5], 8, 4)], -1)
     torch.testing.assert_close(alone[0], measured(seeds=[3, 5], rounds=4).curves[-1], rtol=1e-4, atol=1e-5)
 
@@ -57,7 +64,7 @@ def test_the_verdict_and_the_table_equal_a_recomputation_from_the_curves(result)
         found = [float(x) for x in numbers.search(row[1]).groups()]
         assert found == pytest.approx([own.mean().item(), own.std().item() * half], abs=0.06)
     verdict = result.verdict()
-    assert verdict.startswith("With each answer used 8 times, Band-KL 0.05 needs ")
+    assert verdict.startswith("With each answer used 8 times, Band-KL needs ")
     for name, own in zip(result.names[:-1], mean, strict=False):
         difference = own - mean[-1]
         differs = difference.std() > 0 and ttest_1samp(difference.numpy(), 0).pvalue < 0.05
@@ -69,20 +76,41 @@ def test_the_verdict_and_the_table_equal_a_recomputation_from_the_curves(result)
 
 
 def test_a_narrow_clip_is_slower_and_a_wide_one_ties(result):
-    assert re.search(r"fewer than GRPO, .* fewer than Clip-Higher, a tie with Clip\(0\.2, 1\.0\)\.$", result.verdict())
+    assert re.search(r"fewer than GRPO, .* fewer than Clip-Higher, .*a tie with Clip\(0\.2, 1\.0\)", result.verdict())
+
+
+def test_under_noise_no_clip_forgets_and_every_limit_keeps_the_skill(result, noisy):
+    ends, starts = noisy.curves[..., -1], noisy.curves[..., 0]
+    forgot = dict(zip(noisy.names, ((ends - starts) < 0).sum(-1).tolist(), strict=True))
+    assert noisy.forgot() == forgot
+    assert forgot.pop("No clip") >= 2
+    assert set(forgot.values()) == {0}
+    right = dict(zip(noisy.names, ends.mean(-1), strict=True))
+    _, second = demo.headline(result, noisy)
+    assert f"{noisy.forgot()['No clip']} of 8 runs without a clip forgot the skill, and 0 of 32 with a limit" in second
+    assert f"{right['No clip']:.0%} of the answers are right without a clip, {right['GRPO']:.0%} under GRPO" in second
+
+
+def test_the_headline_says_how_much_sooner_a_wide_limit_learns_only_where_it_does(result, noisy):
+    first, _ = demo.headline(result, noisy)
+    gain = (result.until_half()[0] - result.until_half()[-1]).mean()
+    assert first.startswith(f"A wide limit for rare tokens learns {gain:.1f} rounds sooner than GRPO's. Band-KL and Cl")
+    equal = result._replace(curves=result.curves[-1:].expand(5, -1, -1))
+    assert demo.headline(equal, noisy)[0] == "With each answer used 8 times, Band-KL learns no sooner than GRPO."
 
 
 def test_used_once_the_rules_tie():
     once = measured(uses=1, rounds=60)
-    assert once.verdict().startswith("With each answer used once, Band-KL 0.05 needs ")
-    assert once.verdict().endswith(": a tie with GRPO, Clip-Higher and Clip(0.2, 1.0).")
-    assert once.notes()[0].startswith("No rule clips even one token in a thousand")
+    assert once.verdict().startswith("With each answer used once, Band-KL needs ")
+    assert once.verdict().endswith(": a tie with GRPO, Clip-Higher, Clip(0.2, 1.0) and No clip.")
+    assert demo.notes(once, once)[0].startswith("No rule clips even one token in a thousand")
 
 
-def test_a_run_that_never_gets_half_right_counts_as_all_rounds_and_is_told():
+def test_a_run_that_never_gets_half_right_counts_as_all_rounds_and_is_told(result):
     short = measured(rounds=2)
     assert short.until_half().unique().tolist() == [2]
-    assert short.notes()[-1] == "32 runs never got half right, which counts as 2 rounds."
+    last = demo.notes(short, result)[-1]
+    assert last == "In the first task 40 runs never got half right: they count as 2 rounds."
 
 
 def test_the_curves_stand_where_their_values_are():
@@ -108,18 +136,23 @@ class _Elements(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_well_formed_and_loads_nothing(result):
-    text = demo.page(result, "bandpo demo --out '<a>.html'")
+def test_the_page_is_well_formed_and_loads_nothing(result, noisy):
+    text = demo.page(result, noisy, "bandpo demo --out '<a>.html'")
     page = _Elements()
     page.feed(text)
     assert not page.open
     assert "<a>" not in text
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.seen}
-    assert not [attrs for _, attrs in page.seen if {"src", "href"} & set(attrs)]
-    assert not re.search(r"https?:|url\(|@import", text)
+    links = [attrs["href"] for tag, attrs in page.seen if tag == "a"]
+    assert links == ["https://arxiv.org/abs/2603.04918"]  # a page in runs/ has no way to the documentation's files
+    assert not [attrs for tag, attrs in page.seen if {"src", "href"} & set(attrs) and tag != "a"]
+    assert not re.search(r"url\(|@import", text)
     areas = [attrs["points"].split() for tag, attrs in page.seen if tag == "polygon"]
-    assert [len(points) for points in areas] == [2 * result.curves.shape[-1]] * 4
-    assert demo.html.escape(result.verdict()) in text
+    assert [len(points) for points in areas] == [2 * 17] * 5 + [2 * 13] * 5
+    for each in result.verdict(), noisy.verdict(), demo.headline(result, noisy)[1]:
+        assert demo.html.escape(each) in text
+    for name in re.findall(r"docs/\w+\.md", text):
+        assert (ROOT / name).is_file() or name == "docs/train.md", name
 
 
 def bare(folder, *arguments):
@@ -138,19 +171,24 @@ def test_it_runs_without_extras_and_keeps_a_page_for_each_number_of_uses(tmp_pat
     assert (tmp_path / "runs/demo-uses-2.html").read_text().startswith("<!doctype html>")
 
 
-def test_other_commands_are_as_quiet_without_numpy(tmp_path):
+def test_other_commands_run_without_extras_too(tmp_path):
     assert bare(tmp_path, "explain", "band-kl")[0].startswith('Band("kl", 0.05): a token of probability')
 
 
-def test_the_task_tells_the_first_shares(monkeypatch):
+@pytest.mark.parametrize("task", [demo.RARE, demo.NOISY])
+def test_the_task_tells_the_first_shares(monkeypatch, task):
     """They are means over the first policies, (rules, seeds, questions, places, tokens)."""
     tables, own = [], demo._log_probabilities
     monkeypatch.setattr(demo, "_log_probabilities", lambda *given: tables.append(given[0]) or own(*given))
-    measured(seeds=range(64), rounds=1)
+    measured(seeds=range(64), rounds=1, task=task)
     first = tables[0].exp().mean((0, 1, 2))
     work, guess, right = first[0, demo.WORK], first[0, demo.GUESS], first[1:, demo.RIGHT].mean()
-    assert f"{guess:.0%} of the answers guess, {work:.0%} work, and {1 - guess - work:.0%} are nonsense" in demo.TASK
-    assert f"each right {right:.0%} of the time" in demo.TASK
+    if task is demo.NOISY:
+        assert f"{work:.0%} of the answers work at first, {task.wrong:.0%} of the rewards are wrong" in task.text
+        assert task.rate == pytest.approx(10 * demo.RARE.rate)
+        return
+    assert f"{guess:.0%} of the answers guess, {work:.0%} work, and {1 - guess - work:.0%} are nonsense" in task.text
+    assert f"each right {right:.0%} of the time" in task.text
 
 
 @pytest.mark.parametrize("plain", [pytest.param(False, marks=pytest.mark.slow), True])

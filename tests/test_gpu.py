@@ -71,6 +71,7 @@ def test_a_compiled_loss_is_the_plain_one(rule):
     torch.testing.assert_close(found[1], wanted[1], rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:.*half precision rounds them")
 def test_half_precision_log_probabilities_give_the_loss_of_a_cpu():
     found, wanted = (step(device, Band("kl", 0.05), dtype=torch.bfloat16) for device in ("cuda", "cpu"))
     torch.testing.assert_close(found[0].cpu(), wanted[0], rtol=1e-5, atol=1e-6)

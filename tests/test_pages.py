@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ from scripts import ROOT, load
 from typer import TyperException
 
 from bandpo_runs.cli.app import app, get_command
+from bandpo_runs.cli.training import demo as command_demo
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,27 @@ def test_the_picture_of_the_readme_is_that_of_the_rules_and_rows(tmp_path):
     for drawn in tmp_path.iterdir():
         assert drawn.read_bytes() == (ROOT / "docs" / drawn.name).read_bytes(), "run python docs/idea.py"
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_pages_say_of_the_picture_what_its_rows_say():
+    idea = load("docs/idea.py")
+    text = idea.alternative_text(idea.read_rows(idea.ROWS))
+    for page in "README.md", "docs/idea.md":
+        assert f'alt="{text}"' in (ROOT / page).read_text(encoding="utf-8"), page
+    for theme in "light", "dark":
+        assert text in (ROOT / "docs" / f"idea-{theme}.svg").read_text(encoding="utf-8")
+
+
+def test_the_rows_of_the_picture_are_what_the_demo_prints():
+    """Another processor may round a policy's probabilities otherwise, so that some answers differ."""
+    idea = load("docs/idea.py")
+    rows, measured = idea.read_rows(idea.ROWS), idea.measure()
+    assert [row["rule"] for row in rows] == [row["rule"] for row in measured]
+    for row, now in zip(rows, measured, strict=True):
+        for name, most in {"rounds_to_half": 0.3, "interval": 0.3, "forgot": 4, "seeds": 0}.items():
+            assert float(row[name]) == pytest.approx(now[name], abs=most), name
+    options = inspect.signature(command_demo).parameters
+    assert (len(idea.SEEDS), idea.USES) == (int(options["seeds"].default), options["uses"].default)
 
 
 def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):

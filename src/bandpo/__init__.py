@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .losses import group_advantages as group_advantages
     from .losses import objective as objective
     from .losses import policy_loss as policy_loss
+    from .losses import token_logps as token_logps
     from .trust_regions import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 _PARTS = {
     "band": ("band_bounds",),
     "bounds": ("Bounds",),
-    "losses": ("Objective", "group_advantages", "objective", "policy_loss"),
+    "losses": ("Objective", "group_advantages", "objective", "policy_loss", "token_logps"),
     "trust_regions": (
         "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Intersect",
         "Quantile", "Region", "Relaxed", "Union",
@@ -49,6 +50,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
             asks = sys._getframe(1).f_code.co_name == "_handle_fromlist"
             raise (ImportError if asks else AttributeError)(f"use: from bandpo.integrations.trl import {name}")
         if name not in _NAMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            places = "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {places}")
         globals()[name] = found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
         return found

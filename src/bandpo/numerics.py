@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from functools import cache
 from numbers import Real
 from typing import Any, cast
 
@@ -89,6 +91,20 @@ def output_dtype(x: Tensor) -> torch.dtype:
     if not x.is_floating_point():
         raise ValueError(f"log-probabilities must be floating point, got {x.dtype}")
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def warn_of_half(**named: Tensor) -> None:
+    """Warn once in a process of log-probabilities in half precision. A compiled graph cannot."""
+    if not torch.compiler.is_compiling():
+        half = {name: str(x.dtype).removeprefix("torch.") for name, x in named.items() if x.dtype.itemsize < 4}
+        if half:
+            _warn(f"{' and '.join(half)} {'is' if len(half) == 1 else 'are'} {next(iter(half.values()))}")
+
+
+@cache
+def _warn(what: str) -> None:
+    cost = "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    warnings.warn(f"{what}: {cost}; compute them in float32, as bandpo.token_logps does", stacklevel=4)
 
 
 def working_copy(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Train many small runs at once under four rules. `train` is the experiment, `Result` its text, curves and page."""
+"""Train many small runs at once under five rules. `train` is the experiment, `Result` its numbers, `page` its page."""
 
 from __future__ import annotations
 
@@ -16,23 +16,63 @@ from bandpo.errors import counted
 from .reports.content_security import policy
 
 Round = tuple[Tensor, list[float]]
+NO_CLIP = "No clip"
 # The last rule is the one that the others are compared with.
 RULES: dict[str, Region] = {
     "GRPO": Clip(0.2, 0.2),
     "Clip-Higher": Clip(0.2, 0.28),
     "Clip(0.2, 1.0)": Clip(0.2, 1.0),
-    "Band-KL 0.05": Band("kl", 0.05),
+    NO_CLIP: Clip(1.0, math.inf),
+    "Band-KL": Band("kl", 0.05),
 }
 QUESTIONS, ANSWERS, MINIBATCHES = 8, 16, 4  # answers per question and round; steps per pass over a round
 TOKENS, LENGTH = 8, 3
 WORK, GUESS, RIGHT = 0, 1, 0  # tokens: the first two open an answer, the last is the right one of a step
-P_WORK, P_OTHER, LUCK, P_RIGHT, SPREAD = 0.02, 0.05, 0.06, 0.85, 0.5
-RATE = 0.01
-# The shares are means over questions and seeds, whose noise takes up to 3 points off the numbers above.
-TASK = (
+P_OTHER, LUCK, P_RIGHT, SPREAD = 0.05, 0.06, 0.85, 0.5
+
+
+class Task(NamedTuple):
+    """What the runs of a panel start with, and how they are trained.
+
+    Attributes:
+        text: describes it.
+        p_work: the probability that an answer works, before each question's own noise.
+        wrong: the share of inverted rewards.
+        rate: the learning rate of all rules.
+        rounds: at least; more of them where each answer is used for fewer steps.
+    """
+
+    text: str
+    p_work: float
+    wrong: float
+    rate: float
+    rounds: int
+
+    def length(self, uses: int) -> int:
+        """Return the number of rounds."""
+        return self.rounds + 64 // uses
+
+    def setting(self, seeds: int, uses: int) -> str:
+        """Describe the runs."""
+        return (
+            f"{len(RULES) * seeds} runs: {len(RULES)} rules, {seeds} seeds, {self.length(uses)} rounds. A round "
+            f"samples {QUESTIONS * ANSWERS} answers and uses each {times(uses)}. One learning rate for all "
+            f"({self.rate}), tuned for no rule."
+        )
+
+
+# The shares are means over questions and seeds, whose noise takes up to 3 points off the numbers of the tasks.
+RARE = Task(
     f"Each run trains a policy on {QUESTIONS} questions. An answer guesses (right {LUCK:.0%} of the time) or works "
-    "in two steps (each right 82% of the time). At first 92% of the answers guess, 2% work, and 6% are nonsense."
-)
+    "in two steps (each right 82% of the time). At first 92% of the answers guess, 2% work, and 6% are nonsense.",
+    p_work=0.02, wrong=0.0, rate=0.01, rounds=10,
+)  # fmt: skip
+# research/log.md says how it was searched for.
+NOISY = Task(
+    "The same questions, but 49% of the answers work at first, 30% of the rewards are wrong, and the learning rate is "
+    "ten times as large.",
+    p_work=0.5, wrong=0.3, rate=0.1, rounds=4,
+)  # fmt: skip
 
 
 def times(uses: int) -> str:
@@ -40,16 +80,9 @@ def times(uses: int) -> str:
     return "once" if uses == 1 else f"{uses} times"
 
 
-def setting(rules: int, seeds: int, uses: int, rounds: int) -> str:
-    """Describe the runs."""
-    return (
-        f"{rules * seeds} runs: {rules} rules, {seeds} seeds, {rounds} rounds. A round samples {QUESTIONS * ANSWERS} "
-        f"answers and uses each {times(uses)}. GRPO is Clip(0.2, 0.2), Clip-Higher Clip(0.2, 0.28). One learning rate "
-        f"for all ({RATE}), tuned for no rule."
-    )
-
-
-def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: int) -> Iterator[Round]:
+def train(
+    rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: int, task: Task = RARE
+) -> Iterator[Round]:
     """Train one policy for each rule and seed, all in one tensor.
 
     A round samples 16 answers to each of 8 questions and uses each of them `uses` times, in 4 minibatches. A seed fixes
@@ -62,12 +95,12 @@ def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: 
     first = torch.full((LENGTH, TOKENS), (1 - P_RIGHT) / (TOKENS - 1))
     first[1:, RIGHT] = P_RIGHT
     first[0] = P_OTHER / (TOKENS - 2)
-    first[0, [WORK, GUESS]] = torch.tensor([P_WORK, 1 - P_WORK - P_OTHER])
+    first[0, [WORK, GUESS]] = torch.tensor([task.p_work, 1 - task.p_work - P_OTHER])
     noise = torch.stack([SPREAD * torch.randn(QUESTIONS, LENGTH, TOKENS, generator=g) for g in generators])
     # The logits are a part that all questions share and a part of each, (rules, seeds, questions, places, tokens).
     shared = first.log().expand(*shape, 1, -1, -1).clone().requires_grad_()
     own = noise.expand(*shape, -1, -1, -1).clone().requires_grad_()
-    adam = torch.optim.Adam([shared, own], lr=RATE, betas=(0.9, 0.99))
+    adam = torch.optim.Adam([shared, own], lr=task.rate, betas=(0.9, 0.99))
     clipped = [0.0] * len(rules)
     for number in range(rounds + 1):
         table = (shared + own).detach().log_softmax(-1)
@@ -75,11 +108,12 @@ def train(rules: Mapping[str, Region], seeds: Sequence[int], uses: int, rounds: 
         yield (p[..., 0, WORK] * p[..., 1:, RIGHT].prod(-1) + p[..., 0, GUESS] * LUCK).mean(-1), clipped
         if number == rounds:
             return
-        chance = torch.stack([torch.rand(QUESTIONS, ANSWERS, LENGTH + 1, generator=g) for g in generators])
+        chance = torch.stack([torch.rand(QUESTIONS, ANSWERS, LENGTH + 2, generator=g) for g in generators])
         above = chance[..., :LENGTH, None] > p.cumsum(-1).unsqueeze(3)
         answers = above.sum(-1).clamp(max=TOKENS - 1)  # (rules, seeds, questions, answers, places)
         works, guesses = answers[..., 0] == WORK, answers[..., 0] == GUESS
         right = torch.where(works, (answers[..., 1:] == RIGHT).all(-1), guesses & (chance[..., -1] < LUCK))
+        right ^= chance[..., -2] < task.wrong
         advantages = group_advantages(right.float().flatten(), ANSWERS).view(right.shape)
         mask = works[..., None] | (torch.arange(LENGTH) == 0)  # only work has further tokens
         old = _log_probabilities(table, answers)
@@ -140,13 +174,19 @@ class Result(NamedTuple):
         half = self.curves >= 0.5
         return torch.where(half.any(-1), half.int().argmax(-1), half.shape[-1] - 1).float()
 
+    def forgot(self) -> dict[str, int]:
+        """Count each rule's runs that end with fewer right answers than they began with."""
+        counts = (self.curves[..., -1] < self.curves[..., 0]).sum(-1)
+        return dict(zip(self.names, counts.tolist(), strict=True))
+
     def rows(self) -> list[list[str]]:
         """Return the table: a head, and a row for each rule."""
-        until = self.until_half()
-        rows = [["rule", "rounds to half right", f"more rounds than {self.names[-1].split()[0]}", "clipped tokens"]]
-        for name, own, clipped in zip(self.names, until, self.clipped.mean(-1), strict=True):
+        until, forgot = self.until_half(), self.forgot()
+        rows = [["rule", "rounds to half", f"more than {self.names[-1]}", "right at end", "forgot", "clipped"]]
+        for name, own, end, clipped in zip(self.names, until, self.curves[..., -1], self.clipped.mean(-1), strict=True):
             difference = "" if name == self.names[-1] else str(mean_of(own - until[-1]))
-            rows.append([name, str(mean_of(own)), difference, f"{clipped:.1%}"])
+            right = f"{end.mean():.0%}"
+            rows.append([name, str(mean_of(own)), difference, right, str(forgot[name]), f"{clipped:.1%}"])
         return rows
 
     def verdict(self) -> str:
@@ -164,19 +204,43 @@ class Result(NamedTuple):
             f"the answers are right: {', '.join(told)}."
         )
 
-    def notes(self) -> list[str]:
-        """Describe the numbers and their limits."""
-        late, last = int((self.curves < 0.5).all(-1).sum()), self.curves.shape[-1] - 1
-        notes = [
-            "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds "
-            "0. Clipped tokens are counted at the last step of each round, where the policy has moved farthest.",
-            "This is one small task: it says nothing about language models.",
-        ]
-        if self.clipped.mean(-1).max() < 0.001:
-            notes.insert(0, "No rule clips even one token in a thousand here, so there is little that could differ.")
-        if late:
-            notes.append(f"{counted(late, 'run')} never got half right, which counts as {last} rounds.")
-        return notes
+
+def headline(rare: Result, noisy: Result) -> tuple[str, str]:
+    """Say in two sentences what the two tasks show."""
+    until, forgot = rare.until_half(), noisy.forgot()
+    gain = mean_of(until[0] - until[-1])
+    learns = f"With each answer used {times(rare.uses)}, Band-KL learns no sooner than GRPO."
+    if gain.value > gain.half:
+        learns = f"A wide limit for rare tokens learns {gain.value:.1f} rounds sooner than GRPO's."
+        learns += " Band-KL and Clip(0.2, 1.0) both have one."
+    without, seeds = forgot.pop(NO_CLIP), noisy.curves.shape[1]
+    ends = dict(zip(noisy.names, noisy.curves[..., -1].mean(-1).tolist(), strict=True))
+    return learns, (
+        f"With {NOISY.wrong:.0%} of the rewards wrong, {without} of {seeds} runs without a clip forgot the skill, and "
+        f"{sum(forgot.values())} of {seeds * len(forgot)} with a limit. At the end {ends[NO_CLIP]:.0%} of the answers "
+        f"are right without a clip, {ends['GRPO']:.0%} under GRPO, {ends['Band-KL']:.0%} under Band-KL."
+    )
+
+
+def notes(rare: Result, noisy: Result) -> list[str]:
+    """Describe the numbers and their limits."""
+    lines = [
+        "GRPO is Clip(0.2, 0.2), Clip-Higher is Clip(0.2, 0.28), Band-KL has radius 0.05.",
+        "± is a 95% interval of the mean over seeds. Differences are paired by seed; in a tie the interval holds 0.",
+        "A run forgot if it ends with fewer right answers than it began with. Clipped tokens are counted at the last "
+        "step of each round, where the policy has moved farthest.",
+        "These are two small tasks: they say nothing about language models. The second was chosen because rules differ "
+        "in it, by other seeds; at a learning rate of 0.01 none of 160 runs forgot there.",
+    ]
+    if rare.clipped.mean(-1).max() < 0.001:
+        lines.insert(0, "No rule clips even one token in a thousand in the first task, so little can differ.")
+    for number, result in ("first", rare), ("second", noisy):
+        if late := int((result.curves < 0.5).all(-1).sum()):
+            rounds = result.curves.shape[-1] - 1
+            lines.append(
+                f"In the {number} task {counted(late, 'run')} never got half right: they count as {rounds} rounds."
+            )
+    return lines
 
 
 def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: Sequence[str] = ()) -> list[str]:
@@ -199,11 +263,11 @@ def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: 
     labels = {0: " 100% ", 5: "  50% ", 10: "   0% "}
     lines = [labels.get(i, " " * 6) + "|" + "".join(paint(x, x) for x in row) for i, row in enumerate(cells)]
     end = f"{rounds} rounds"
-    legend = "   ".join(paint(str(i + 1), f"{i + 1} {name}") for i, name in enumerate(names))
-    return [*lines, f"{'':6}+{'-' * columns}", f"{'':6} 0{end:>{columns - 1}}", f"{'':7}{legend}   * several"]
+    legend = "  ".join(paint(str(i + 1), f"{i + 1} {name}") for i, name in enumerate(names))
+    return [*lines, f"{'':6}+{'-' * columns}", f"{'':6} 0{end:>{columns - 1}}", f"{'':7}{legend}  * several"]
 
 
-COLOURS = ("#d9622b", "#ad8100", "#1a9a76", "#4f7fe8")  # legible on white and on black
+COLOURS = ("#d9622b", "#ad8100", "#1a9a76", "#8a8794", "#4f7fe8")  # legible on white and on black
 _STYLE = """:root{color-scheme:light dark;--soft:#59616a;--rule:#dcdbd4}
 @media(prefers-color-scheme:dark){:root{--soft:#a2a9b0;--rule:#3a4046}}
 body{max-width:46rem;margin:0 auto;padding:2rem 1.25rem 4rem;font:1.0625rem/1.55 system-ui,sans-serif}
@@ -217,11 +281,33 @@ path,line{fill:none;stroke-width:2.25px;vector-effect:non-scaling-stroke}polygon
 .half{stroke:var(--soft);stroke-width:1px;stroke-dasharray:2 3}
 .scroll{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums;font-size:.95rem}
 th,td{padding:.4rem 0 .4rem .9rem;text-align:right;border-bottom:1px solid var(--rule);font-weight:400}
-:is(th,td):first-child{padding-left:0;text-align:left}td{white-space:nowrap}"""
+:is(th,td):first-child{padding-left:0;text-align:left}td{white-space:nowrap}
+@media(max-width:30rem){table{font-size:.78rem}thead{font-size:.68rem}th,td{padding-left:.35rem}}"""
 
 
-def page(result: Result, command: str) -> str:
-    """Return the result as one HTML file that loads nothing."""
+def page(rare: Result, noisy: Result, command: str) -> str:
+    """Return the results as one HTML file that loads nothing."""
+    first, second = headline(rare, noisy)
+    title, _, more = first.partition(". ")
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in notes(rare, noisy))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">{policy()}
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{title.rstrip(".")}</title><style>{_STYLE}</style></head><body>
+<h1>{title.rstrip(".")}</h1><p>{more} {second}</p>
+<h2>A rare good habit</h2>{_panel(RARE, rare)}
+<h2>Noisy rewards</h2>{_panel(NOISY, noisy)}
+<h2>What the numbers are</h2>{lines}
+<h2>To repeat this</h2><p><code>{html.escape(command)}</code></p>
+<h2>Next</h2><p><code>bandpo train</code> trains a small language model under Band-KL on this computer (docs/train.md).
+For your own training see docs/own_loop.md, docs/trl.md and docs/verl.md. The paper of Band-KL is
+<a href="https://arxiv.org/abs/2603.04918">BandPO</a>.</p>
+</body></html>
+"""
+
+
+def _panel(task: Task, result: Result) -> str:
+    """Return a task, its curves and its table."""
     means, halves = mean_of(result.curves.transpose(1, 2))
     last, curves, key = means.shape[1] - 1, "", ""
     for colour, name, mean, half in zip(COLOURS, result.names, 100 * means, 100 * halves, strict=True):
@@ -231,22 +317,11 @@ def page(result: Result, command: str) -> str:
         key += f'<li><b style="color:{colour}">&#9644;</b> {html.escape(name)}</li>'
     head, *rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in result.rows()]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    each = [f"{mean:.1f} with {name}" for name, mean in zip(result.names, result.until_half().mean(-1), strict=True)]
-    title = html.escape(f"Rounds until half are right: {', '.join(reversed(each))}")
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{policy()}
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<title>{title}</title><style>{_STYLE}</style></head><body>
-<h1>{title}</h1><p>{html.escape(result.verdict())}</p>
+    return f"""<p>{html.escape(task.text)} {task.setting(result.curves.shape[1], result.uses)}</p>
 <figure><div class="axis up"><span>100%</span><span>50%</span><span>0%</span></div>
 <svg viewBox="0 0 {last} 100" preserveAspectRatio="none" role="img" aria-label="Share of right answers by round">
 <line class="half" x1="0" y1="50" x2="{last}" y2="50"/>{curves}</svg>
 <div class="axis across"><span>0</span><span>{last} rounds</span></div><ul class="key">{key}</ul>
 <figcaption>Share of right answers: mean over seeds, with its 95% interval.</figcaption></figure>
 <div class="scroll"><table><thead><tr>{head.replace("td>", "th>")}</tr></thead><tbody>{body}</tbody></table></div>
-<h2>The task</h2><p>{html.escape(TASK)}</p>
-<p>{setting(result.curves.shape[0], result.curves.shape[1], result.uses, last)}</p>
-<h2>What the numbers are</h2>{"".join(f"<p>{html.escape(note)}</p>" for note in result.notes())}
-<h2>Again</h2><p><code>{html.escape(command)}</code></p>
-</body></html>
-"""
+<p>{html.escape(result.verdict())}</p>"""

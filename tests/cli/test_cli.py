@@ -215,7 +215,7 @@ def take_away(monkeypatch, packages, modules):
     ("package", "modules", "args"),
     [
         ("trl", [], RECIPE),
-        ("numpy", ["reports.page"], ["lab"]),
+        ("jinja2", ["reports.templates", "reports.page"], ["lab"]),
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
     ],
 )

@@ -47,6 +47,16 @@ def tensors(result: Any) -> list[Tensor]:
     return [x for part in result for x in tensors(part)]
 
 
+def test_half_precision_compiles_to_one_graph():
+    old = torch.rand(4, 9).log().bfloat16()
+    new, mask = (old + torch.randn(4, 9) / 3).clamp(max=0).bfloat16(), torch.ones(4, 9, dtype=torch.bool)
+    compiled = torch.compile(policy_loss, backend="eager", fullgraph=True)
+    got, wanted = (
+        function(new, old, torch.ones(4), mask, Band(), normalizer=36.0)[0] for function in (compiled, policy_loss)
+    )
+    torch.testing.assert_close(got, wanted)
+
+
 def compilations(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], backend: str = "eager") -> int:
     """Compare every call with eager mode; the number of graphs that it took."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler

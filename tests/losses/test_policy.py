@@ -17,7 +17,7 @@ from regions import name_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Objective, Region, group_advantages, policy_loss
+from bandpo import DCPO, Band, Bounds, Capped, Clip, Context, Objective, Region, group_advantages, numerics, policy_loss
 from bandpo.band import Divergence
 from bandpo.losses import aggregate, kl_penalty, surrogate
 from bandpo.losses.kl import KLPenalty
@@ -222,13 +222,25 @@ def test_the_new_log_probabilities_given_twice_are_detached_where_they_are_the_o
     assert slopes[0].any()
 
 
+def test_new_and_old_log_probabilities_that_are_swapped_are_an_error():
+    given = batch()
+    swapped = given | {"logps": given["old_logps"], "old_logps": given["logps"]}
+    with pytest.raises(ValueError, match=r"^logps has no gradient and old_logps has one; are the two swapped\?$"):
+        policy_loss(**swapped, objective=Band())
+    policy_loss(**swapped | {"old_logps": given["logps"].detach()}, objective=Band())  # of an evaluation
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     half = batch(dtype=torch.float32)
     half = {name: x.detach().to(dtype) if x.is_floating_point() else x for name, x in half.items()}
     full = {name: x.float().requires_grad_(name == "logps") if x.dtype == dtype else x for name, x in half.items()}
     half["logps"].requires_grad_()
-    value, gradient = value_and_gradient(half)
+    numerics._warn.cache_clear()
+    with pytest.warns(UserWarning, match="^logps and old_logps are .*float16: .*as bandpo.token_logps does$") as warned:
+        value, gradient = value_and_gradient(half)
+    assert [Path(each.filename).name for each in warned] == [Path(__file__).name]  # where policy_loss is called
+    value_and_gradient(half)  # a second warning would be an error
     expected, expected_gradient = value_and_gradient(full)
     assert value.dtype == torch.float32
     assert value == expected
@@ -237,6 +249,8 @@ def test_half_precision_is_computed_in_float32(dtype):
     entropies = torch.full((5, 7), 0.1, dtype=dtype)
     _, metrics = policy_loss(**half, objective=Band(), entropies=entropies)
     assert metrics.compute()["entropy"] == pytest.approx(entropies[0, 0].item(), rel=1e-6)
+    with pytest.warns(UserWarning, match="^old_logps is .*float16: half precision rounds them"):
+        policy_loss(**full | {"old_logps": half["old_logps"]}, objective=Band())
 
 
 # ---- the surrogate

@@ -108,6 +108,7 @@ def loss_and_gradient(
     [*itertools.product(REGIONS, BY_BOUNDS), (NO_CLIP, SAPO), (NO_CLIP, Vespo(1.5, 0.5, 2, 3))],
     ids=lambda value: str(value) if value in APPLICATIONS or isinstance(value, Vespo) else name_of(value),
 )
+@pytest.mark.filterwarnings("ignore:.*half precision rounds them")
 def test_every_region_and_application_is_its_textbook(region, apply, dtype):
     data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
     got = loss_and_gradient(data | {"entropies": entropies}, region, apply=apply, aggregation="none", step=3)

@@ -1,5 +1,6 @@
 """The doctor: every fault that it knows is found in a planted one, and a good configuration has none."""
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -236,6 +237,36 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     lines = of_level(found, "ok")
     assert "torch 2.13.0+cpu" in lines
     assert "verl 0.9.4 (tested with 0.9.1, 0.9.0, 0.8.0, 0.7.1)" in lines
+
+
+def test_what_an_extra_lacks_is_one_line_with_how_to_get_it(monkeypatch):
+    """What is asked of each extra is what the installed bandpo itself says."""
+    here = module.version_of
+    monkeypatch.setattr(module, "version_of", lambda name: None if name in ("trl", "openai") else here(name))
+    lab, evaluation = [f for f in installation() if re.search(r"\b(trl|openai)\b", f.what)]
+    assert lab.what == "not installed, for bandpo train, lab, report, watch and calibrate, and for BandPOTrainer: trl"
+    assert evaluation.what == "not installed, for bandpo eval, score, compare and table: openai, trl"
+    assert [(f.level, f.cure) for f in (lab, evaluation)] == [
+        ("note", "pip install 'bandpo[lab]'"), ("note", "pip install 'bandpo[eval]'"),
+    ]  # fmt: skip
+    assert {*module.EXTRAS} <= {*importlib.metadata.metadata("bandpo").get_all("Provides-Extra")}
+
+
+def test_the_doctor_runs_in_the_base_installation(tmp_path):
+    (tmp_path / "train.py").write_text("from trl import GRPOConfig\nargs = GRPOConfig(steps_per_generation=4)\n")
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "clip/fraction": 0.02}\n')
+    extras = ("scipy", "matplotlib", "jinja2", "transformers", "trl", "numba", "pyarrow", "datasets")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({extras})); from bandpo_runs.cli import main; sys.exit(main())"
+    )
+    for arguments, wanted in {
+        ("--no-ray",): "torch", ("train.py",): "each answer is used once", ("log.jsonl",): "of the tokens",
+        ("num_iterations=2",): "each answer is used twice",
+    }.items():  # fmt: skip
+        command = [sys.executable, "-c", code, "doctor", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert wanted in done.stdout
 
 
 def gpus(monkeypatch, count, cuda="13.0"):

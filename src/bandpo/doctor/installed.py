@@ -33,6 +33,14 @@ FOR_VERL = {
     "flash-attn": "verl's attention on GPUs, and log-probabilities in float32",
 }
 _INSTALL = "docs/verl.md#on-gpus has an image, and versions that go together"
+# What needs each extra. verl and its parts are looked at by themselves.
+EXTRAS = {
+    "lab": "bandpo train, lab, report, watch and calibrate, and for BandPOTrainer",
+    "eval": "bandpo eval, score, compare and table",
+    "reasoning-gym": "data of reasoning_gym",
+    "trackers": "event files of tensorboard",
+    "inspect": "logs of inspect_ai",
+}
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
@@ -56,7 +64,8 @@ def installation() -> Iterator[Finding]:
             if has_verl and (has_plug_ins or name != "TransferQueue"):
                 yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None:
-            yield Finding("note", f"{name} is not installed{known}", _INSTALL if name == "verl" else "")
+            if name == "verl":  # the others are brought by an extra
+                yield Finding("note", f"verl is not installed{known}", _INSTALL)
         elif name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
@@ -64,6 +73,17 @@ def installation() -> Iterator[Finding]:
         else:
             yield Finding("ok", f"{name} {version}{known}")
     yield _gpus("warning" if has_verl else "note")
+    for extra, use in EXTRAS.items():
+        missing = _missing(extra)
+        if missing:
+            yield Finding("note", f"not installed, for {use}: {', '.join(missing)}", f"pip install 'bandpo[{extra}]'")
+
+
+def _missing(extra: str) -> list[str]:
+    """Name the packages of an extra that are not installed."""
+    lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []  # it may run from its source
+    own = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
+    return sorted(name for name in own if version_of(name) is None)
 
 
 def _gpus(missing: Level) -> Finding:

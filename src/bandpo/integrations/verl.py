@@ -34,6 +34,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
+from ..numerics import output_dtype
 from ..trust_regions.adaptive import Adaptive
 from ..trust_regions.base import Context, Region, find_one
 from ..trust_regions.control import Controlled
@@ -143,8 +144,8 @@ def bandpo_loss(
         step = max(known["step"], writer.step)  # a batch of stragglers is not a resumed run
         writer.write(step, old_log_prob, log_prob, advantages, response_mask, batch=step)
     per_token, metrics = policy_loss(
-        log_prob,
-        old_log_prob,
+        log_prob.to(output_dtype(log_prob)),  # of half precision this loss warns by itself, below
+        old_log_prob.to(output_dtype(old_log_prob)),
         advantages,
         response_mask,
         options.objective,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOWEST, output_dtype
+from ..numerics import LOWEST, output_dtype, warn_of_half
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
@@ -56,19 +56,17 @@ def policy_loss(
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
     A) - beta KL_t].
 
-    Everything but `logps` is detached. Half precision is computed in float32. What stands in padding, NaN included,
-    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones included, is clamped
-    to that value and has no gradient; `log_ratio/saturated_fraction` counts them, so value and gradient are finite for
-    all log-probabilities in [-inf, 1e-6] (the gradient of float16 log-probabilities, being float16, may overflow). NaN
-    at a response token gives NaN.
+    Everything but `logps` is detached. Half precision is computed in float32, with a warning. Padding, NaN included,
+    reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones too, is clamped to
+    that value and has no gradient; `log_ratio/saturated_fraction` counts them. So value and gradient are finite for all
+    log-probabilities in [-inf, 1e-6] (float16 gradients may overflow). NaN at a response token gives NaN.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
         old_logps: log pi_old of the same tokens, (B, T).
         advantages: (B, T), or one per sequence as (B, 1) or (B,); (B,) is per sequence also if B == T.
         response_mask: (B, T), bool or 0/1.
-        objective: see `Objective`; or a trust region, e.g. `bandpo.Band("kl", 0.05)`, for the paper's with that; or a
-            `Method` or its name, e.g. "gspo".
+        objective: an `Objective`, a trust region such as `bandpo.Band("kl", 0.05)`, a `Method`, or its name: "gspo".
         ref_logps: log pi_ref of the same tokens, (B, T); required if the objective's beta > 0, else not allowed.
         rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
             clipping, neither to the KL term nor to the denominator.
@@ -86,8 +84,7 @@ def policy_loss(
     Returns:
         The loss (a scalar; (B, T), 0 in padding, for aggregation "none") and the `Metrics` of this batch.
 
-    `torch.func.grad`, `jvp`, `vmap` and second derivatives work; `vmap` with a bool mask and a normalizer only, because
-    other masks are looked at.
+    `torch.func.grad`, `jvp`, second derivatives, and with a bool mask and a normalizer `vmap` work.
 
     Raises:
         TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
@@ -122,6 +119,9 @@ def policy_loss(
         raise ValueError(
             f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
         )
+    if old_logps.requires_grad and not logps.requires_grad:
+        raise ValueError("logps has no gradient and old_logps has one; are the two swapped?")
+    warn_of_half(logps=logps, old_logps=old_logps)
     batch = _clean(given, objective.positive_weight)
     found = _objective(batch, objective)
     measured = _measured(batch, found, objective, metrics)

@@ -9,7 +9,6 @@ import os
 import shlex
 import signal
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TextIO, cast
 
@@ -68,7 +67,6 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
     line on stderr; 128 + n: ended by signal n; 141: nobody reads the output any more.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch warns, but few commands need NumPy
     # The command as it is shown, and kept in the folder of a run.
     command = shlex.join([*name.split(), *(without_password(text) for text in argv if text != "--resume")])
     out, err = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))

@@ -17,7 +17,7 @@ from bandpo.errors import UserError
 from .app import app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
-_COLOURS = ("31", "35", "32", "1;34")  # those that are legible on black and on white
+_COLOURS = ("31", "35", "32", "36", "1;34")  # those that are legible on black and on white
 METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
@@ -26,16 +26,16 @@ MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 def demo(
     ctx: Context,
     uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
-    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")] = "64",
+    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")] = "32",
     out: Annotated[
         Path | None,
         Page("-o", "--out", help="Page to write. [default: runs/demo.html, with --uses runs/demo-uses-N.html]"),
     ] = None,
 ) -> None:
-    """Compare four rules on a tiny task, in 20 seconds.
+    """Compare five rules on two tiny tasks, in 20 seconds.
 
-    It trains 64 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. It
-    needs torch alone. Rules act little where each answer is used once: try --uses 1.
+    It trains 32 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. Rules
+    act little where each answer is used once: try --uses 1.
     """
     import torch
 
@@ -46,36 +46,41 @@ def demo(
     if len(seeds) < 8:
         raise UserError(f"--seeds must be at least 8, for an interval; got {len(seeds)}")
     rules, columns = experiment.RULES, min(width(), 80)
-    rounds = 10 + 88 // uses  # fewer where each answer is used for more steps
 
     def say(*paragraphs: str) -> None:
         print("\n".join(textwrap.fill(text, columns, break_on_hyphens=False) for text in paragraphs))
 
-    say(experiment.TASK, experiment.setting(len(rules), len(seeds), uses, rounds))
     # Somebody watches, on a terminal that moves its cursor and is high enough.
     live = sys.stdout.isatty() and shutil.get_terminal_size().lines > 18
     live = live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print("" if live else f"{'round':>7}" + "".join(f"{name:>16}" for name in rules), flush=True)
-    history: list[Any] = []
-    for done in experiment.train(rules, seeds, uses, rounds):
-        history.append(done)
-        means = torch.stack([right.mean(-1) for right, _ in history], -1)
-        if live:
-            # Written over the lines of the last time, past what keeps control characters from a terminal.
-            lines = experiment.plot([*rules], means, rounds, columns, _COLOURS)
-            stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
-            stream.write((f"\x1b[{len(lines)}A" if history[1:] else "") + "".join(f"{x}\x1b[K\n" for x in lines))
-            stream.flush()
-        elif (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
-            print(f"{len(history) - 1:>7}" + "".join(f"{value:>16.1%}" for value in means[:, -1]), flush=True)
-    result = experiment.Result.of(rules, uses, history)
-    print("", *("{:16}{:>22}{:>26}{:>16}".format(*row) for row in result.rows()), "", sep="\n")
-    say(result.verdict(), "", *result.notes())
+    results: list[experiment.Result] = []
+    for task in experiment.RARE, experiment.NOISY:
+        say(task.text, task.setting(len(seeds), uses))
+        print("" if live else f"{'round':>5}" + "".join(f"{name:>15}" for name in rules), flush=True)
+        rounds, history = task.length(uses), list[Any]()
+        for done in experiment.train(rules, seeds, uses, rounds, task):
+            history.append(done)
+            means = torch.stack([right.mean(-1) for right, _ in history], -1)
+            if live:
+                # Written over the lines of the last time, past what keeps control characters from a terminal.
+                lines = experiment.plot([*rules], means, rounds, columns, _COLOURS)
+                stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+                stream.write((f"\x1b[{len(lines)}A" if history[1:] else "") + "".join(f"{x}\x1b[K\n" for x in lines))
+                stream.flush()
+            elif (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
+                print(f"{len(history) - 1:>5}" + "".join(f"{value:>15.1%}" for value in means[:, -1]), flush=True)
+        result = experiment.Result.of(rules, uses, history)
+        print("", *("{:16}{:>14}{:>19}{:>14}{:>8}{:>9}".format(*row) for row in result.rows()), "", sep="\n")
+        say(result.verdict(), "")
+        results.append(result)
+    rare, noisy = results
+    say(" ".join(experiment.headline(rare, noisy)), "", *experiment.notes(rare, noisy), "")
     out = out or Path("runs", "demo.html" if uses == 8 else f"demo-uses-{uses}.html")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, experiment.page(result, ctx.obj).encode())
+    write_atomically(out, experiment.page(rare, noisy, ctx.obj).encode())
     if uses > 1:
         say("The same with each answer used once: bandpo demo --uses 1")
+    say("Next: bandpo train (a small language model under Band-KL, on this computer)")
     print(f"page: {out}")
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaln  # scipy.stats takes a second to load
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -176,6 +175,8 @@ def maj_at_k_bootstrap(
 
 def log_choose(n: int, k: ArrayLike) -> Floats:
     """Compute the logarithm of a binomial coefficient."""
+    from scipy.special import betaln  # not at the top: bandpo doctor reads curves without scipy
+
     k = np.asarray(k)
     return -betaln(n - k + 1, k + 1) - math.log1p(n)
 

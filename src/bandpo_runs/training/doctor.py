@@ -145,7 +145,7 @@ def _of_shell(script: str) -> dict[str, Any]:
 def _of_code(path: Path) -> dict[str, Any]:
     """Read the arguments of a script's calls, each below what is called. Its strings may hold flags."""
     found: dict[str, Any] = {}
-    calls, texts = _calls(path)
+    calls, texts, _ = _calls(path)
     for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
         found[key] = value if found.setdefault(key, value) == value else ...
     config = _of_shell("\n".join(texts))
@@ -155,10 +155,11 @@ def _of_code(path: Path) -> dict[str, Any]:
     return config
 
 
-def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str], set[str]]:
     """Read a Python script's calls, names and arguments by keyword, and its strings. The script is not run.
 
-    A value that is not plain is `...`; a name has the value that the script gives it, if nothing changes it later.
+    A value that is not plain is `...`; a name has the value that the script gives it, if nothing changes it later. An
+    option of the command line has its default; the keywords that got one are returned last.
     """
     try:
         nodes = list(ast.walk(ast.parse(content_of(path))))
@@ -171,6 +172,8 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
     local = {id(each) for target in inner for each in ast.walk(target)}
     changed: list[str] = []  # each name once for each time
+    options: dict[str, ast.expr] = {}  # defaults of argparse
+    defaulted = set[str]()
     for node in (node for node in nodes if id(node) not in local):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -187,14 +190,26 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
             changed += [node.func.value.id] if isinstance(node.func.value, ast.Name) else []
         if isinstance(node, ast.arg):
             changed.append(node.arg)
+        if isinstance(node, ast.Call) and _name(node.func) == "add_argument":
+            flags = [x.value for x in node.args if isinstance(x, ast.Constant) and str(x.value)[:2] == "--"]
+            default = _keyword(node, "default")
+            if flags and default is not None:
+                options[str(flags[0])[2:].replace("-", "_")] = default
     assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
         is_ours = name.endswith("bandpo_loss")  # takes its rule first
         for word in [*call.keywords, *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours)]:
+            code = assigned.get(_name(word.value)) or word.value
+            default = options.get(code.attr) if isinstance(code, ast.Attribute) else None
+            if isinstance(code, ast.Call) and _name(code.func) == "field":  # of a dataclass, for HfArgumentParser
+                default = _keyword(code, "default")
+            if default is not None and word.arg:
+                code = default
+                defaulted.add(word.arg)
             try:
-                value = _plain_value(assigned.get(_name(word.value)) or word.value)
+                value = _plain_value(code)
             except (ValueError, TypeError, RecursionError):
                 value = ...
             if word.arg is None and isinstance(value, dict):
@@ -205,7 +220,11 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
         for each in [*names.get(id(call), ()), *(["args"] if is_config else [])]:
             words |= later.get(each, {})
         calls.append((name, words))
-    return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)]
+    return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)], defaulted
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((word.value for word in call.keywords if word.arg == name), None)
 
 
 def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
@@ -215,7 +234,8 @@ def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], 
     for the `given` ones; and what is to be said of the reading. Raises UserError if it is not Python, or calls neither
     config, or more than one.
     """
-    calls = [(name.rpartition(".")[2], words) for path in paths for name, words in _calls(path)[0]]
+    scripts = [_calls(path) for path in paths]
+    calls = [(name.rpartition(".")[2], words) for script in scripts for name, words in script[0]]
     configs = [call for call in calls if call[0] in _CONFIGS]
     if len(configs) != 1:
         what = f"calls {' or '.join(_CONFIGS)} {len(configs)} times; one call is expected"
@@ -229,9 +249,14 @@ def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], 
         what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
         cure = f"give what is in it too: bandpo doctor {paths[0].name} epsilon_high=0.28 loss_type=dapo ..."
         said.append(Finding("warning", what, cure))
-    if shown := sorted((unread & {*JUDGED, "trust_region"}) - given):
+    judged = {*JUDGED, "trust_region"} - given
+    if shown := sorted(unread & judged):
         what = f"{', '.join(shown)}: not a plain value in the script; what depends on it is not judged"
-        said.append(Finding("note", what))
+        said.append(Finding("note", what, f"give it too: bandpo doctor {paths[0].name} {shown[0]}=..."))
+    if shown := sorted(found.keys() & set[str]().union(*(script[2] for script in scripts)) & judged - unread):
+        values = ", ".join(f"{name}={found[name]}" for name in shown)
+        cure = f"where the command line sets another, give it too: bandpo doctor {paths[0].name} {shown[0]}=..."
+        said.append(Finding("note", f"{values}: the default of an option of the script", cure))
     hidden = JUDGED.keys() - found.keys() if said and said[0].level == "warning" else set[str]()  # it may hold any
     return {x: found[x] for x in found.keys() - unread}, frozenset((unread | hidden) - given), said
 
