@@ -1,6 +1,5 @@
 """Real evaluations, before and after training, through two back ends each: do they agree, and what does a seed fix?
 
-    python examples/smollm2.py models/smollm2
     bandpo train recipes/smollm2/band-kl.yaml rounds=8 threads=1 output=runs/evaluation/smollm2
     bandpo lab --methods band-kl --seeds 1 --rounds 24 -o runs/evaluation/lab
     python benchmarks/evaluation.py --smollm2-after runs/evaluation/smollm2/model --lab-run LAB_RUN --write
@@ -37,6 +36,7 @@ from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
 from bandpo_runs.provenance import source_commit, write_rows
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.intervals import summarize
+from bandpo_runs.training.models import locate
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -108,7 +108,7 @@ def same_row(a: Path, b: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smollm2", default="models/smollm2")
+    parser.add_argument("--smollm2", type=locate, default="smollm2")
     parser.add_argument("--smollm2-after")
     parser.add_argument("--lab-run")
     parser.add_argument("--vllm-python")

@@ -1,6 +1,6 @@
 """What bandpo does on a GPU: fills half an hour of one card by itself, the most telling first.
 
-    python benchmarks/gpu.py [--minutes 30] [--smollm2 models/smollm2] [--only PART ...]
+    python benchmarks/gpu.py [--minutes 30] [--smollm2 smollm2] [--only PART ...]
     python benchmarks/gpu.py --device cpu --only memory      # as exact on a CPU: peaks, and times of fewer tokens
     python benchmarks/gpu.py --device cpu --tiny             # all but graphs, in seconds; the numbers say nothing
 
@@ -518,7 +518,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--smollm2", metavar="FOLDER", help="weights of SmolLM2, made by examples/smollm2.py")
+    parser.add_argument("--smollm2", metavar="MODEL", help="smollm2, as `bandpo train` finds it, or a folder")
     parser.add_argument("--only", nargs="+", metavar="PART")
     parser.add_argument("--tiny", action="store_true", help="sizes that take seconds on a CPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".csv"))

@@ -1,6 +1,5 @@
 """Does a pretrained model learn? SmolLM2-135M-Instruct on chain_sum of reasoning_gym.
 
-    python examples/smollm2.py models/smollm2
     python -m benchmarks.smollm2 recipes/smollm2/band-kl.yaml [more recipes] [--seeds 0 1 2] [--set rounds=12 ...]
 
 A run gives rows in benchmarks/smollm2.csv: the share of right answers at temperature 1 before and after, on questions

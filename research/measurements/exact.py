@@ -1,7 +1,6 @@
 """How often the divergence of one token and that of the whole distribution disagree, in the lab and in SmolLM2-135M.
 
-    python examples/smollm2.py models/smollm2
-    python -m research.measurements.exact [--smollm2 models/smollm2] [--write]
+    python -m research.measurements.exact [--smollm2 smollm2] [--write]
 
 The old policy answers questions; a few steps of Adam on these answers, with the KL band of 0.05, make the new one. Then
 every token of every answer has three divergences: that of the token itself (`divergence_at`, what a band bounds), that
@@ -26,6 +25,7 @@ from bandpo.band import divergence_at
 from bandpo.losses import token_logps
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.training.models import locate
 from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
@@ -72,7 +72,8 @@ def of_the_lab() -> tuple[Any, Answers]:
     return model, answers_of(model, prompts, toy.MAX_COMPLETION, toy.END, reward)
 
 
-def of_smollm2(folder: Path) -> tuple[Any, Answers]:
+def of_smollm2(name: str) -> tuple[Any, Answers]:
+    folder = locate(name, print)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     rng = random.Random(0)
     numbers = [(rng.randint(10, 49), rng.randint(10, 49)) for _ in range(5)]  # of two digits: all of one length
@@ -159,7 +160,7 @@ def run(name: str, model: Any, answers: Answers, learning_rate: float, at: tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smollm2", type=Path, help="the folder that examples/smollm2.py wrote")
+    parser.add_argument("--smollm2", help="smollm2, as `bandpo train` finds it, or a folder")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)

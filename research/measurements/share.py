@@ -1,7 +1,6 @@
 """What share of a training step the loss is: SmolLM2-135M, forward and backward, on one thread.
 
-    python examples/smollm2.py models/smollm2
-    python -m research.measurements.share models/smollm2 [--repeat 5] [--write]
+    python -m research.measurements.share smollm2 [--repeat 5] [--write]
 
 The micro-batch is that of recipes/smollm2: 32 completions of 16 tokens after prompts of 32. The step is what a training
 step is without sampling, and so an upper limit of the share: log-probabilities of the completions, the loss with its
@@ -18,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from bandpo import Band, policy_loss
 from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.training.models import locate
 
 ROWS, PROMPT, COMPLETION = 32, 32, 16
 
@@ -30,7 +30,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(locate(args.model, print), dtype=torch.float32)
     tokens = torch.randint(model.config.vocab_size, (ROWS, PROMPT + COMPLETION))
     advantages, mask = torch.randn(ROWS), torch.ones(ROWS, COMPLETION, dtype=torch.bool)
     region, old = Band("kl", 0.05), None

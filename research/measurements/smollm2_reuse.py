@@ -1,6 +1,5 @@
 """What does a rule buy a pretrained model, with each answer used once or several times? SmolLM2-135M on chain_sum.
 
-    python examples/smollm2.py models/smollm2
     python -m research.measurements.smollm2_reuse [--uses 1 8] [--rules "no clip" ...]
         [--workers 1] [--minutes 60] [--until 20]
 
@@ -12,8 +11,8 @@ one is given up. Seeds that chose nothing then judge it, for all rules in turn. 
 run that has its row is not trained again. The end of the output compares each rule with no clip, on the same seeds,
 with 95 % intervals of Student's t.
 
-It trains on a GPU where torch sees one. TRL's trainer does all but what `SharedPrompts` does faster: on two cores, with
-two workers, a run of one use takes 9 to 27 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
+It trains on a GPU where torch sees one. `bandpo_runs.training.shared_prompts` samples: on two cores, with two workers,
+a run of one use takes 9 to 27 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
 """
 
 from __future__ import annotations
@@ -27,20 +26,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from trl.trainer.grpo_trainer import GRPOTrainer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.integrations.trl import BandPOTrainer
 from bandpo_runs.config.recipe import load
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
 from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.processes import workers
+from bandpo_runs.training.shared_prompts import sample
 
 CSV = Path(__file__).with_suffix(".csv")
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"
@@ -61,10 +57,10 @@ RUN = ("rule", "uses", "learning_rate", "seed", "rounds")
 def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
     """Train one run on one thread, in a folder that is deleted, and return its row."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(on_trl, "BandPOTrainer", Trainer):
+    with tempfile.TemporaryDirectory() as folder:
         changed = {
             "trust_region": RULES[task["rule"]], "seed": task["seed"], "rounds": task["rounds"], "model": model,
-            "output": folder + "/run", "save_every": 0, "trainer.use_cpu": device == "cpu",
+            "output": folder + "/run", "save_every": 0, "shared_prompts": True, "trainer.use_cpu": device == "cpu",
             "trainer.learning_rate": task["learning_rate"], "trainer.num_iterations": task["uses"],
             "trainer.logging_steps": 4 * task["uses"],
         }  # fmt: skip
@@ -74,8 +70,8 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
         seconds = time.monotonic() - began
         rows = list(map(json.loads, Path(config.output, "metrics.jsonl").read_text().splitlines()))
         reward = statistics.fmean(row["reward"] for row in rows if "reward" in row)
-        outside = [row["clip/high_fraction"] + row["clip/low_fraction"] for row in rows if "moved" in row]
-        moved = [row["moved"] for row in rows if "moved" in row]
+        outside = [row["clip/high_fraction"] + row["clip/low_fraction"] for row in rows if "with_advantage" in row]
+        moved = [row["with_advantage"] for row in rows if "with_advantage" in row]
         after = statistics.fmean(right(Path(config.output) / "model", config, device))
         return task | {
             "right": f"{after:.4f}", "reward": f"{reward:.4f}",
@@ -85,131 +81,17 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
 
 
 def right(folder: str | Path, config: Any, device: str) -> list[float]:
-    """Return the share of right answers to each held-out question, of SAMPLES; short questions first."""
+    """Return the share of right answers to each held-out question, of SAMPLES."""
     _, held_out, reward = rows_and_reward(config)
     answers = dict(zip(held_out["prompt"], held_out["answer"], strict=True))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
-    read = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
-    texts, golds = [], []
-    for length in sorted({len(ids) for ids in read}):
-        some = [(ids, gold) for ids, gold in zip(read, answers.values(), strict=True) if len(ids) == length]
-        prompts = torch.tensor([ids for ids, _ in some], device=device).repeat_interleave(SAMPLES, 0)
-        tokens, _ = sample(model, prompts, tokenizer.eos_token_id, config.trainer["max_completion_length"])
-        texts += tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        golds += [gold for _, gold in some for _ in range(SAMPLES)]
-    scores = reward(completions=texts, answer=golds)
+    prompts = [ids for ids in tokenizer(list(answers), add_special_tokens=False)["input_ids"] for _ in range(SAMPLES)]
+    tokens, _, _ = sample(model, prompts, [tokenizer.eos_token_id], config.trainer["max_completion_length"])
+    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    scores = reward(completions=texts, answer=[gold for gold in answers.values() for _ in range(SAMPLES)])
     return [statistics.fmean(scores[i : i + SAMPLES]) for i in range(0, len(scores), SAMPLES)]
-
-
-class SharedPrompts(GRPOTrainer):
-    """Train as `GRPOTrainer` does, to rounding, without computing anything twice or in vain.
-
-    A prompt is read once for all its answers, and what all prompts begin with once for all. Old log-probabilities are
-    the sampler's, which has the same weights. An answer without an advantage has no gradient; it keeps its old ones.
-
-    Prompts are of one length, and the temperature is 1. Metrics of answers without an advantage are those of a ratio of
-    1.
-    """
-
-    _drawn: list[list[float]]
-    _loss_of: dict[str, Any]
-
-    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, *others):
-        """Return an answer to each prompt, by `sample`."""
-        if len(lengths := {len(ids) for ids in prompt_ids}) > 1:
-            raise ValueError(f"prompts must be of one length, got {sorted(lengths)} tokens")
-        prompts = torch.tensor(prompt_ids, device=self.accelerator.device)
-        answers, self._drawn = sample(self.model, prompts, self.eos_token_ids[0], self.max_completion_length)
-        return answers, None
-
-    def compute_loss(self, model, inputs, *others, **named):
-        """Keep what the loss is of, for its log-probabilities."""
-        self._loss_of = inputs
-        return super().compute_loss(model, inputs, *others, **named)
-
-    def _get_per_token_logps_and_entropies(
-        self, model, input_ids, attention_mask, logits_to_keep, *others, compute_entropy=False, **named
-    ):
-        """Return log-probabilities, and entropies where asked for, of the answers' tokens; 0 after an answer's end."""
-        answers, lengths = input_ids[:, -logits_to_keep:], attention_mask[:, -logits_to_keep:].sum(1)
-        if not torch.is_grad_enabled():  # the old ones, of all answers that were just drawn
-            drawn = [torch.tensor(row + [0.0] * (logits_to_keep - len(row))) for row in self._drawn]
-            return torch.stack(drawn).to(answers.device), None, None
-        moves = self._loss_of["advantages"] != 0
-        moves[0] |= ~moves.any()  # a loss must have a graph
-        moves = moves.nonzero()[:, 0]
-        self._metrics["train"]["moved"].append(float(lengths[moves].sum() / lengths.sum()))
-        prompt, longest = input_ids.shape[1] - logits_to_keep, int(lengths[moves].max())
-        hidden = shared(model, input_ids[moves, : prompt + longest - 1], prompt)
-        at = (torch.arange(longest, device=moves.device) < lengths[moves, None]).nonzero(as_tuple=True)
-        every = model.lm_head(hidden[at]).log_softmax(-1)
-        place = (moves[at[0]], at[1])
-        logps = self._loss_of["old_per_token_logps"].index_put(place, every.gather(-1, answers[place][:, None])[:, 0])
-        entropies = torch.zeros_like(logps)
-        with torch.no_grad():
-            entropies[place] = -(every.exp() * every).sum(-1)
-        return logps, entropies if compute_entropy else None, None
-
-
-class Trainer(BandPOTrainer, SharedPrompts):
-    """Train `SharedPrompts` with a rule."""
-
-
-def shared(model: Any, ids: Tensor, prompt: int) -> Tensor:
-    """Return the hidden states from a prompt's last token on, of prompts of this length and their answers."""
-    cache, last, of = prefill(model, ids[:, :prompt])
-    if ids.shape[1] == prompt:
-        return last[of, None]
-    more = model.model(ids[:, prompt:], past_key_values=select(cache, of)).last_hidden_state
-    return torch.cat((last[of, None], more), 1)
-
-
-def prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]:
-    """Return the cache and last hidden state of each distinct prompt, and which of them each prompt is."""
-    distinct, of = prompts.unique(dim=0, return_inverse=True)
-    common = min(int((distinct == distinct[0]).all(0).cumprod(0).sum()), distinct.shape[1] - 1)
-    cache = DynamicCache()
-    if common:
-        model.model(distinct[:1, :common], past_key_values=cache)
-        cache = select(cache, of.new_zeros(len(distinct)))
-    return cache, model.model(distinct[:, common:], past_key_values=cache).last_hidden_state[:, -1], of
-
-
-def select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """Return a cache of these rows."""
-    new = DynamicCache()
-    for i, layer in enumerate(cache.layers):
-        new.update(layer.keys[rows], layer.values[rows], i)
-    return new
-
-
-@torch.no_grad()
-def sample(model: Any, prompts: Tensor, end: int, longest: int) -> tuple[list[list[int]], list[list[float]]]:
-    """Return an answer to each prompt, at temperature 1, and the log-probabilities of its tokens.
-
-    Answers that are the same so far are read once.
-    """
-    cache, hidden, of = prefill(model, prompts)
-    running = torch.arange(len(prompts), device=prompts.device)
-    answers: list[list[int]] = [[] for _ in prompts]
-    logps: list[list[float]] = [[] for _ in prompts]
-    for _ in range(longest):
-        every = model.lm_head(hidden).log_softmax(-1)
-        chances = every.exp().double().cumsum(-1)[of]  # torch.multinomial takes six times as long
-        drawn = torch.rand(len(running), 1, dtype=chances.dtype, device=chances.device) * chances[:, -1:]
-        tokens = torch.searchsorted(chances, drawn, right=True)[:, 0]
-        for row, token, logp in zip(running.tolist(), tokens.tolist(), every[of, tokens].tolist(), strict=True):
-            answers[row].append(token)
-            logps[row].append(logp)
-        if len(go := (tokens != end).nonzero()[:, 0]) == 0:
-            break
-        running = running[go]
-        (rows, read), of = torch.stack((of[go], tokens[go])).unique(dim=1, return_inverse=True)
-        cache = select(cache, rows)
-        hidden = model.model(read[:, None], past_key_values=cache).last_hidden_state[:, -1]
-    return answers, logps
 
 
 def task_of(rule: str, uses: int, rate: float, seed: int) -> dict[str, Any]:
@@ -292,7 +174,7 @@ def report(uses: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="models/smollm2")
+    parser.add_argument("--model", default="smollm2")
     parser.add_argument("--uses", type=int, nargs="+", default=[1, 8], choices=sorted(RATES))
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
     parser.add_argument("--workers", type=int, default=1)

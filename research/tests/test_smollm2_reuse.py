@@ -1,4 +1,4 @@
-"""research/measurements/smollm2_reuse.py: its two short cuts against TRL's and transformers', and its search."""
+"""research/measurements/smollm2_reuse.py: its rows and its search."""
 
 from __future__ import annotations
 
@@ -12,97 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 import recipe
-import torch
 import yaml
-from datasets import Dataset
 from scripts import ROOT
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bandpo import doctor
-from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo_runs import toy
 from bandpo_runs.provenance import read_rows, write_rows
 from bandpo_runs.statistics.intervals import training_runs
 from research.measurements import smollm2_reuse
-from research.measurements.smollm2_reuse import Trainer, chosen, left, sample, task_of
-
-
-@pytest.fixture(params=["clip:0.2:0.2", "weighted-clip"])
-def trainer(tmp_path, request):
-    recipe.make(tmp_path)
-    args = BandPOConfig(
-        str(tmp_path / "out"), per_device_train_batch_size=4, num_generations=4, max_completion_length=6,
-        steps_per_generation=2, use_cpu=True, bf16=False, report_to="none", activation_checkpointing=False,
-    )  # fmt: skip
-    rows = Dataset.from_list(toy.prompts(4, seed=0))
-    return Trainer(str(tmp_path / "model"), recipe.share_of_even, args, rows, trust_region=request.param)
-
-
-def batch():
-    """Return three prompts that begin alike, each twice or more, with answers of all lengths."""
-    draw = torch.Generator().manual_seed(0)
-    prompts = torch.randint(0, 10, (3, 5), generator=draw)
-    prompts[:, :3] = prompts[0, :3]
-    prompts = prompts[[2, 0, 1, 1, 0, 2, 2, 0]]
-    answers = torch.randint(0, 10, (8, 6), generator=draw)
-    lengths = torch.tensor([1, 6, 2, 3, 1, 4, 2, 1])
-    return torch.cat((prompts, answers), 1), (torch.arange(6) < lengths[:, None]).long()
-
-
-def test_answers_that_share_prompts_have_trls_loss_and_gradient(trainer):
-    ids, mask = batch()
-    old = -torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * 3
-    inputs = {
-        "prompt_ids": ids[:, :5], "prompt_mask": torch.ones_like(ids[:, :5]), "completion_ids": ids[:, 5:],
-        "completion_mask": mask, "old_per_token_logps": old, "num_items_in_batch": mask.sum(),
-        "advantages": torch.tensor([1.0, 0.0, -0.5, 2.0, 0.0, 0.3, 0.0, -1.0]),
-    }  # fmt: skip
-    found = []
-    for kind in (BandPOTrainer, Trainer):
-        trainer.__class__ = kind
-        trainer.model.zero_grad()
-        loss = trainer.compute_loss(trainer.model, inputs)
-        loss.backward()
-        found.append((loss.detach(), {name: x.grad.clone() for name, x in trainer.model.named_parameters()}))
-    (loss, grads), (our_loss, our_grads) = found
-    assert float(loss) == pytest.approx(float(our_loss), abs=1e-6)
-    largest = max(float(x.abs().max()) for x in grads.values())
-    for name, grad in grads.items():
-        torch.testing.assert_close(our_grads[name], grad, rtol=0, atol=1e-5 * largest, msg=name)
-    nothing = inputs | {"advantages": torch.zeros(8)}
-    trainer.model.zero_grad()
-    trainer.compute_loss(trainer.model, nothing).backward()
-    assert all(not x.grad.any() for x in trainer.model.parameters() if x.grad is not None)
-
-
-def test_old_log_probabilities_are_the_samplers(trainer):
-    torch.manual_seed(0)
-    trainer.model.train()
-    out = trainer._generate_and_score_completions([trainer.train_dataset[i // 4] for i in range(8)])
-    mask, prompts = out["completion_mask"], out["prompt_ids"]
-    ids, attention = torch.cat((prompts, out["completion_ids"]), 1), torch.cat((out["prompt_mask"], mask), 1)
-    theirs, _, _ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, ids, attention, mask.shape[1])
-    assert len(set(mask.sum(1).tolist())) > 1
-    torch.testing.assert_close(out["old_per_token_logps"] * mask, theirs.detach() * mask, rtol=0, atol=1e-5)
-
-
-def test_prompts_of_several_lengths_are_refused(trainer):
-    with pytest.raises(ValueError, match=r"prompts must be of one length, got \[1, 2\] tokens"):
-        trainer._generate_single_turn([[1], [1, 2]], None, {})
-
-
-def test_tokens_are_drawn_with_the_models_probabilities(trainer):
-    ids, _ = batch()
-    torch.manual_seed(0)
-    answers, _ = sample(trainer.model, ids[:1, :5].repeat(20_000, 1), -1, 2)
-    for prefix in ([], [3]):
-        drawn = torch.tensor([x[len(prefix)] for x in answers if x[: len(prefix)] == prefix])
-        with torch.no_grad():
-            logits = trainer.model(torch.cat((ids[0, :5], torch.tensor(prefix, dtype=torch.long)))[None]).logits
-        chances = logits[0, -1].softmax(-1)
-        shares = drawn.bincount(minlength=len(chances)) / len(drawn)
-        assert len(drawn) > 500
-        assert ((shares - chances).abs() < 5 * (chances / len(drawn)).sqrt()).all()
+from research.measurements.smollm2_reuse import chosen, left, task_of
 
 
 def test_questions_of_several_lengths_are_answered(tmp_path, monkeypatch):
@@ -112,7 +30,7 @@ def test_questions_of_several_lengths_are_answered(tmp_path, monkeypatch):
     reward = lambda completions, answer: [float(gold == "long" and len(completions) == 32) for gold in answer]  # noqa: E731
     monkeypatch.setattr(smollm2_reuse, "rows_and_reward", lambda config: (None, held_out, reward))
     config = SimpleNamespace(trainer={"max_completion_length": 2})
-    assert smollm2_reuse.right(tmp_path / "model", config, "cpu") == [0, 1]
+    assert smollm2_reuse.right(tmp_path / "model", config, "cpu") == [1, 0]
 
 
 def test_a_run_is_a_row(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from ..files.reading import read_json_lines
 from ..progress import console
 from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..training.doctor import clip_finding
+from ..training.models import FOUR_BIT, SMOLLM2, UNPACKED, locate
 from ..training.on_trl import HELD_OUT
 
 
@@ -24,6 +25,8 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     evaluations = sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
     if len(evaluations) > 1:
         _show_held_out(evaluations[0], evaluations[-1], config)
+    if config.model == SMOLLM2 and locate(SMOLLM2, unpack=False).endswith(UNPACKED):
+        console.print(FOUR_BIT, soft_wrap=True)
     log = folder / "metrics.jsonl"
     if log.exists():  # of a run that was finished before, it may be gone
         console.print(f"{clip_finding(log, read(log)).what.partition(': ')[2]}.", soft_wrap=True)

@@ -97,6 +97,8 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
     console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
     console.print(f"{in_words(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
+    if config.data.source == "largest-of-three":
+        console.print("It learns to name the largest of three numbers of two digits, and nothing else.")
     for line in lines:
         console.print(line, soft_wrap=True)
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
@@ -147,7 +149,7 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
 
 
 def _line(row: Mapping[str, Any], config: RunConfig, time_left: str) -> str:
-    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"]
+    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}" if row["round"] else "before"]
 
     def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
         parts.extend([f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else [])

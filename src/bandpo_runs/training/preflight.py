@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,11 +17,8 @@ from typing import Any
 import torch
 
 from bandpo.errors import UserError, counted
-from bandpo.losses.nodes import method_or_objective, objective
-from bandpo.losses.notation import label_of_objective
-from bandpo.losses.objective import Method
 
-from ..config.recipe import DEFAULT_RULE, merge
+from ..config.recipe import RunConfig, build, merge
 from ..files.reading import read_json
 from . import models, processes
 
@@ -29,11 +26,11 @@ from . import models, processes
 _NEEDS = {
     "math": ("math_verify", "math"),
     "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
-    "lora": ("peft", "train"),
+    "lora": ("peft", "lab"),
 }
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = ("answer", "ground_truth", "solution", "gold", "gold_answer", "target", "reference", "output", "label")
-_GB = 1e9
+Batch = Callable[[int], float]  # bytes that a training takes, by the answers that are computed at once
 _PASTE = "bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
 
 
@@ -62,12 +59,12 @@ class Machine:
         """Say what trains, and in which precision."""
         precision = "bfloat16" if trainer.get("bf16") else "float16" if trainer.get("fp16") else "float32"
         if self.gpu is None or trainer.get("use_cpu"):
-            free = "" if self.memory == math.inf else f", {self.memory / _GB:.0f} GB of memory free"
+            free = "" if self.memory == math.inf else f", {_gb(self.memory)} of memory free"
             return f"Machine: {counted(self.cores, 'core')}{free}; {precision} on the CPU."
         several = f"; all {self.gpus}: torchrun --nproc-per-node {self.gpus} -m bandpo train ..." * (
             self.gpus > processes.count()
         )
-        return f"Machine: {self.gpu}, {self.memory / _GB:.0f} GB free; {precision}{several}."
+        return f"Machine: {self.gpu}, {_gb(self.memory)} free; {precision}{several}."
 
 
 @dataclass(frozen=True)
@@ -89,27 +86,38 @@ def prepare(node: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         UserError: with all that is wrong or missing, in one message.
     """
-    problems = _missing_packages(node)
-    folder, data, machine = "", _Data(dict(node.get("data") or {})), Machine.here()
+    for key in ("data", "trainer"):
+        if not isinstance(node.get(key, {}), Mapping):
+            raise UserError(f"{key} must be settings by name, got {node[key]!r}")
+    machine, problems = Machine.here(), _missing_packages(node)
+    on_cpu = machine.gpu is None or bool(node.get("trainer", {}).get("use_cpu"))
+    if node.get("trainer", {}).get("fp16") and on_cpu:
+        problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
+    if node.get("trainer", {}).get("bf16") and not on_cpu and not machine.bf16:
+        problems.append(f"trainer.bf16=true: {machine.gpu} has no bfloat16: trainer.fp16=true trainer.bf16=false")
+    place, data = "", _Data(dict(node.get("data", {})))
     try:
-        folder = models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)
+        place = models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)
     except UserError as error:
         problems.append(str(error))
     try:
         data = _read(data.node)
     except UserError as error:
         problems.append(str(error))
-    trainer = dict(node.get("trainer") or {})
-    for name in ("bf16", "fp16") if machine.gpu is None or trainer.get("use_cpu") else ():
-        if trainer.get(name):
-            problems.append(f"trainer.{name}=true needs a GPU, and here is none: remove it; float32 is chosen then")
+    if len(problems) > 1:
+        listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
+        raise UserError(f"{len(problems)} things are missing or wrong: {listed}")
     if problems:
-        raise UserError("; ".join(problems) if len(problems) == 1 else f"{len(problems)} things: {_listed(problems)}")
-    return _filled(node, folder, data, machine)
-
-
-def _listed(problems: Sequence[str]) -> str:
-    return "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
+        raise UserError(problems[0])
+    full = merge(_chosen(node, place, data, machine, on_cpu), node)
+    model = _Model.at(place)
+    batch = _fit(full, model, data, machine, on_cpu)
+    config = build(full)  # every key and type
+    _add_evaluation(full, config, on_cpu)
+    full.setdefault("save_every", max(1, config.rounds // 4))
+    full.setdefault("output", _output(config))
+    needed = _check_room(full, model, batch, machine)
+    return full, [machine.line(config.trainer), *_lines(config, full, needed)]
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
@@ -149,100 +157,131 @@ def _read(node: dict[str, Any]) -> _Data:
     return _Data(node, len(rows) + sum(1 for _ in reader), numbers, longest)
 
 
-def _filled(node: Mapping[str, Any], folder: str, data: _Data, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    on_cpu = machine.gpu is None or (node.get("trainer") or {}).get("use_cpu", False)
-    name, lora = str(node.get("model", models.SMOLLM2)), node.get("lora")
-    size = models.parameters(folder)
-    held_out = min(200, (data.rows or 0) // 10)
-    rate = (1e-5 if (size or 1e9) < 5e8 else 1e-6) * (10 if lora else 1)
-    rounds = int(node.get("rounds") or (24 if on_cpu else 200))
-    chosen: dict[str, Any] = {
-        "model": name,
-        "data": {"chat": "chat" not in data.node and _talks(folder), "eval_size": held_out, **data.node},
+def _chosen(node: Mapping[str, Any], place: str, data: _Data, machine: Machine, on_cpu: bool) -> dict[str, Any]:
+    """Return a value for what the recipe leaves open, but for the batch."""
+    small = (models.parameters(place) or 1e9) < 5e8
+    return {
+        "model": models.SMOLLM2,
+        "data": {
+            "eval_size": min(200, (data.rows or 0) // 10),
+            **({} if "chat" in data.node else {"chat": _talks(place)}),
+            **data.node,
+        },
         "reward": "last-number" if data.numbers else "math",
-        "trust_region": DEFAULT_RULE,
-        "rounds": rounds,
-        "save_every": max(1, rounds // 4),
+        "rounds": 24 if on_cpu else 200,
         "shared_prompts": on_cpu and processes.count() == 1,
         "trainer": {
-            "learning_rate": rate,
+            "learning_rate": (1e-5 if small else 1e-6) * (10 if node.get("lora") else 1),
             "lr_scheduler_type": "constant",
             "num_generations": 8,
             "max_completion_length": 64 if on_cpu else 512,
+            "activation_checkpointing": not on_cpu,
             "use_cpu": on_cpu,
             "bf16": not on_cpu and machine.bf16,
+            "fp16": not on_cpu and not machine.bf16,
         },
     }
-    full = merge(chosen, node)
+
+
+def _fit(full: dict[str, Any], model: _Model, data: _Data, machine: Machine, on_cpu: bool) -> Batch:
+    """Choose a batch of 4 optimizer steps on 32 answers each, in parts that fit the memory."""
+    trainer, lora = full["trainer"], bool(full.get("lora"))
+    if not isinstance(longest := trainer["max_completion_length"], int):
+        raise UserError(f"trainer.max_completion_length must be a whole number, got {longest!r}")
+
+    def memory(answers: int) -> float:
+        return model.memory(answers, longest + data.longest // 3, lora=lora, again=not on_cpu)
+
+    each = next((n for n in (32, 16, 8, 4, 2) if memory(n) < 0.8 * machine.memory), 1)
+    if not trainer.keys() & {"per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps"}:
+        trainer["per_device_train_batch_size"] = max(each, processes.count())
+        trainer["gradient_accumulation_steps"] = 32 // trainer["per_device_train_batch_size"]
+        trainer["steps_per_generation"] = 4 * trainer["gradient_accumulation_steps"]
+    return memory
+
+
+def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> None:
+    """Log a row a round, and evaluate on the held-out questions before, four times on the way, and at the end."""
     trainer = full["trainer"]
-    estimate = _Estimate(size, folder, lora, trainer["max_completion_length"] + data.longest // 3)
-    micro = next((n for n in (32, 16, 8, 4, 2) if estimate.memory(n) < 0.8 * machine.memory), 1)
-    micro = trainer.setdefault("per_device_train_batch_size", micro * processes.count())
-    accumulation = trainer.setdefault("gradient_accumulation_steps", max(1, 32 // micro))
-    steps = trainer.setdefault("steps_per_generation", 4 * accumulation)
-    trainer.setdefault("activation_checkpointing", not on_cpu)
-    per_round = steps * trainer.get("num_iterations", 1) // accumulation
-    trainer.setdefault("logging_steps", max(1, per_round))
-    if full["data"].get("eval_size"):
+    trainer.setdefault("logging_steps", config.steps_per_round)
+    if config.data.eval_size:
         trainer.setdefault("eval_on_start", True)
         trainer.setdefault("eval_strategy", "steps")
-        trainer.setdefault("eval_steps", max(1, full["rounds"] // 4) * max(1, per_round))
+        trainer.setdefault("eval_steps", max(1, config.rounds // 4) * config.steps_per_round)
         trainer.setdefault("num_generations_eval", 1)
-        trainer.setdefault("per_device_eval_batch_size", full["data"]["eval_size"] if on_cpu else micro)
-    full.setdefault("output", _output(full))
-    needed, disk = estimate.memory(micro // processes.count() or 1), estimate.disk(full["save_every"])
-    place = next(
-        each for each in (Path(full["output"]).absolute(), *Path(full["output"]).absolute().parents) if each.exists()
-    )
+        alone = config.data.eval_size if on_cpu else trainer["per_device_train_batch_size"]
+        trainer.setdefault("per_device_eval_batch_size", alone)
+
+
+def _check_room(full: Mapping[str, Any], model: _Model, memory: Batch, machine: Machine) -> str:
+    """Say what a run takes. Raises UserError where memory or disk have less."""
+    if model.parameters is None:
+        return ""
+    needed = memory(full["trainer"]["per_device_train_batch_size"] // processes.count())
     if needed > machine.memory:
-        less = "a smaller model" if lora else "--lora, or a smaller model"
-        raise UserError(
-            f"this needs about {needed / _GB:.1f} GB of memory, {machine.memory / _GB:.1f} GB are free: take {less}"
-        )
-    if disk > (free := shutil.disk_usage(place).free):
-        raise UserError(
-            f"this needs about {disk / _GB:.1f} GB on the disk of {place}, {free / _GB:.1f} GB are free: save_every=0 needs less, -o takes another disk"
-        )
-    answers, group = micro * steps, trainer["num_generations"]
-    return full, [
-        machine.line(trainer),
-        f"Batch: {answers} answers a round ({answers // group} questions x {group}) of at most "
-        f"{trainer['max_completion_length']} tokens, in {counted(max(1, per_round), 'optimizer step')}"
-        + (f"; about {needed / _GB:.1f} GB of memory, {disk / _GB:.1f} GB of disk." if size else "."),
-        f"Reward {full['reward']}, learning rate {trainer['learning_rate']:g}"
-        + (f", LoRA of rank {lora}" if lora else "")
-        + f", {counted(full['rounds'], 'round')}, {full['data'].get('eval_size', 0)} questions held out. Any of it is changed by key=value.",
+        less = "a smaller model" if full.get("lora") else "--lora, or a smaller model"
+        raise UserError(f"this needs about {_gb(needed)} of memory, and {_gb(machine.memory)} are free: take {less}")
+    # Two checkpoints and a third that is being written, of weights and both of Adam's numbers; and the model.
+    disk = 0 if full.get("lora") else (40 if full["save_every"] else 4) * model.parameters
+    output = Path(full["output"]).absolute()
+    free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
+    if disk > free:
+        what = f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free"
+        raise UserError(f"{what}: save_every=0 takes {_gb(4 * model.parameters)}, and -o another folder")
+    return f"; about {_gb(needed)} of memory and {_gb(disk)} of disk"
+
+
+def _lines(config: RunConfig, full: Mapping[str, Any], room: str) -> list[str]:
+    group, longest = config.trainer["num_generations"], config.trainer["max_completion_length"]
+    asked, held_out = config.prompts_per_round, config.data.eval_size
+    lora = f", LoRA of rank {config.lora}" if config.lora else ""
+    return [
+        f"Batch: {asked * group} answers a round ({asked} questions x {group}) of at most {longest} tokens, in "
+        f"{counted(config.steps_per_round, 'optimizer step')}{room}.",
+        f"Reward {config.reward}, learning rate {config.trainer['learning_rate']:g}{lora}, "
+        f"{counted(config.rounds, 'round')}, {counted(held_out, 'held-out question')}. To change one: key=value.",
     ]
 
 
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
 @dataclass(frozen=True)
-class _Estimate:
-    """Estimate what a training takes, in bytes: weights, gradients and Adam's numbers in float32, and a micro-batch."""
+class _Model:
+    """Describe the size of a model; of one that is not on this machine yet only its weights may be known."""
 
     parameters: int | None
-    folder: str
-    lora: int | None
-    tokens: int
+    vocabulary: int = 150_000
+    width: int = 60_000  # hidden size x layers
 
-    def memory(self, micro: int) -> float:
-        """Return the peak, with `micro` answers at once; 0 where the model's size is not known."""
+    @classmethod
+    def at(cls, place: str) -> _Model:
+        """Read the size of a located model."""
+        if place.endswith(models.UNPACKED):
+            return cls(models.parameters(place), 49_152, 30 * 576)
+        file = Path(place, "config.json")
+        config = read_json(file, dict[str, Any]) if file.is_file() else {}
+        vocabulary, layers, hidden = (config.get(name) for name in ("vocab_size", "num_hidden_layers", "hidden_size"))
+        if isinstance(vocabulary, int) and isinstance(layers, int) and isinstance(hidden, int):
+            return cls(models.parameters(place), vocabulary, layers * hidden)
+        return cls(models.parameters(place))
+
+    def memory(self, answers: int, tokens: int, *, lora: bool, again: bool) -> float:
+        """Estimate the peak in bytes, with so many answers at once; 0 where the model's size is not known.
+
+        Weights, gradients and Adam's two numbers are float32; so are the logits, three times, and what the layers keep,
+        unless they compute it `again`.
+        """
         if self.parameters is None:
             return 0
-        file = Path(self.folder, "config.json")
-        config = read_json(file, dict[str, Any]) if file.is_file() else {}
-        width = config.get("num_hidden_layers", 30) * config.get("hidden_size", 2048)
-        per_token = 12 * config.get("vocab_size", 150_000) + 40 * width
-        return (4 if self.lora else 16) * self.parameters + micro * self.tokens * per_token
-
-    def disk(self, save_every: int) -> float:
-        """Return the size of the model and of two checkpoints, and of a third while it is written."""
-        saved = 0.0 if self.lora else 4.0 + (36.0 if save_every else 0)
-        return saved * (self.parameters or 0)
+        kept = 4 * self.width if again else 80 * self.width
+        return (4 if lora else 16) * self.parameters + answers * tokens * (12 * self.vocabulary + kept)
 
 
 def _talks(folder: str) -> bool:
     """Check that a model has a chat template."""
-    if folder.endswith(models.UNPACKED):
+    if folder.endswith(models.UNPACKED):  # which may not be there yet
         return True
     if not Path(folder).is_dir():
         from transformers import AutoTokenizer
@@ -254,13 +293,8 @@ def _talks(folder: str) -> bool:
     )
 
 
-def _output(node: Mapping[str, Any]) -> str:
+def _output(config: RunConfig) -> str:
     """Name the folder of a run by model, rule and seed."""
-    try:
-        named = method_or_objective(node["trust_region"])
-        rule = named.name if isinstance(named, Method) else label_of_objective(objective(named))
-    except ValueError as error:
-        raise UserError(f"trust_region: {error}") from None
-    seed = f"-seed{node['seed']}" if node.get("seed") else ""
-    slugs = [re.sub(r"[^\w.]+", "-", text.lower()).strip("-") for text in (Path(node["model"]).name, rule)]
-    return f"runs/{slugs[0]}/{slugs[1]}{seed}"
+    parts = [Path(config.model).name, config.method or str(config.label)]
+    slugs = [re.sub(r"[^\w.]+", "-", part.lower()).strip("-") for part in parts]
+    return f"runs/{slugs[0]}/{slugs[1]}" + (f"-seed{config.seed}" if config.seed else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -69,9 +69,8 @@ class _Shared(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, *others, **named):
         """Return an answer to each prompt."""
-        answers, *drawn = sample(
-            self._plain_model, prompt_ids, self.eos_token_ids, self.max_completion_length, self.temperature
-        )
+        longest = cast(int, self.max_completion_length)
+        answers, *drawn = sample(self._plain_model, prompt_ids, self.eos_token_ids, longest, self.temperature)
         logps, entropies = (pad_sequence(each, batch_first=True) for each in drawn)
         self._drawn = logps, entropies
         return answers, None
@@ -81,7 +80,7 @@ class _Shared(GRPOTrainer):
         return super()._generate_and_score_completions(inputs) | dict(zip(_DRAWN, self._drawn, strict=True))
 
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, *others, **named):
-        """Return log-probabilities and entropies of the answers' tokens; those of answers without a gradient are old."""
+        """Return log-probabilities and entropies of the answers' tokens; old ones where there is no gradient."""
         if not torch.is_grad_enabled():  # of the answers that were just sampled
             return *self._drawn, None
         assert self._loss_inputs is not None
@@ -148,7 +147,8 @@ def _prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]
 def _select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """Return a cache of these rows."""
     new = DynamicCache()
-    for i, layer in enumerate(cache.layers):
+    layers: list[Any] = cache.layers
+    for i, layer in enumerate(layers):
         new.update(layer.keys[rows], layer.values[rows], i)
     return new
 
