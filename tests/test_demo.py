@@ -113,15 +113,6 @@ def test_a_run_that_never_gets_half_right_counts_as_all_rounds_and_is_told(resul
     assert last == "In the first task 40 runs never got half right: they count as 2 rounds."
 
 
-def test_the_curves_stand_where_their_values_are():
-    lines = demo.plot(["a", "b"], torch.tensor([[0.0, 1.0], [1.0, 1.0]]), 1, 80)
-    assert {len(line) for line in lines[:-1]} == {80}
-    assert lines[0][7] == "2"
-    assert lines[0][-1] == "*"
-    assert lines[10][7] == "1"
-    assert lines[5][43] == "1"
-
-
 class _Elements(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()

@@ -243,30 +243,6 @@ def notes(rare: Result, noisy: Result) -> list[str]:
     return lines
 
 
-def plot(names: Sequence[str], means: Tensor, rounds: int, width: int, colours: Sequence[str] = ()) -> list[str]:
-    """Draw the curves so far, (rules, rounds done + 1), as lines of text. `colours` are the numbers of ANSI."""
-    height, columns = 11, width - 7
-    cells = [[" "] * columns for _ in range(height)]
-    for column in range(columns):
-        place = column * rounds / (columns - 1)
-        if place > means.shape[1] - 1:
-            break
-        before, after = math.floor(place), math.ceil(place)
-        for i, curve in enumerate(means.tolist()):
-            value = curve[before] + (place - before) * (curve[after] - curve[before])
-            row = round((height - 1) * (1 - value))
-            cells[row][column] = str(i + 1) if cells[row][column] == " " else "*"
-
-    def paint(mark: str, text: str) -> str:
-        return f"\x1b[{colours[int(mark) - 1]}m{text}\x1b[0m" if colours and mark.isdigit() else text
-
-    labels = {0: " 100% ", 5: "  50% ", 10: "   0% "}
-    lines = [labels.get(i, " " * 6) + "|" + "".join(paint(x, x) for x in row) for i, row in enumerate(cells)]
-    end = f"{rounds} rounds"
-    legend = "  ".join(paint(str(i + 1), f"{i + 1} {name}") for i, name in enumerate(names))
-    return [*lines, f"{'':6}+{'-' * columns}", f"{'':6} 0{end:>{columns - 1}}", f"{'':7}{legend}  * several"]
-
-
 COLOURS = ("#d9622b", "#ad8100", "#1a9a76", "#8a8794", "#4f7fe8")  # legible on white and on black
 _STYLE = """:root{color-scheme:light dark;--soft:#59616a;--rule:#dcdbd4}
 @media(prefers-color-scheme:dark){:root{--soft:#a2a9b0;--rule:#3a4046}}

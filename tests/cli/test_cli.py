@@ -131,7 +131,6 @@ MISTAKES = {
     "score a --column score": "must be NAME=VALUE, got 'score'",
     "report a -o b.jsonl": "must be the name of a page, which ends in .html or .htm, got 'b.jsonl'",
     "data prepare a.jsonl -o b --max-prompt-tokens 5": "--max-prompt-tokens 5 needs --tokenizer MODEL",
-    "calibrate a.jsonl --map a.jsonl": "'--map': must be the name of a page",
     "watch a --html a.jsonl": "'--html': must be the name of a page",
 }
 

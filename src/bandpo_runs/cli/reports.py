@@ -138,7 +138,6 @@ def calibrate(
     advantage: Annotated[str | None, column("advantages")] = None,
     response: Annotated[str | None, column("names of responses")] = None,
     mask: Annotated[str | None, column("the mask, which is 1 in a response")] = None,
-    clip_map: Annotated[Path | None, Page("--map", help="Page to write, which shows the stopped tokens.")] = None,
     as_json: Json = False,
 ) -> None:
     """Find the radius or epsilon that fits a run, from its tokens.
@@ -152,6 +151,6 @@ def calibrate(
 
     columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
     calibrate_and_show(
-        files, columns, as_json=as_json, clip_map=clip_map, rules=rule, rate=rate, match=match, cut=cut,
+        files, columns, as_json=as_json, rules=rule, rate=rate, match=match, cut=cut,
         parameter=parameter or [],
     )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.explain import node_text
-from bandpo.trust_regions.rules import Clip
 
 from ..progress import console, grid
 from ..reports.calibration import TAIL, Calibration, Found, Measured, calibrate, percent
@@ -19,7 +18,7 @@ from ..statistics.intervals import LEVEL
 
 
 def calibrate_and_show(
-    files: Sequence[Path], columns: Mapping[str, str | None], *, as_json: bool, clip_map: Path | None,
+    files: Sequence[Path], columns: Mapping[str, str | None], *, as_json: bool,
     rules: Sequence[Any] | None, match: Any, rate: float | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run `bandpo calibrate`."""
@@ -29,13 +28,6 @@ def calibrate_and_show(
         raise UserError(f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}")
     tokens = read_tokens(files, columns)
     found = calibrate(tokens, rules, rate=rate, match=match, **options)
-    if clip_map is not None:
-        from ..reports import clip_map as maps  # drawing takes a second to load
-
-        regions = [] if rate is not None else [match or Clip(0.2, 0.2)]
-        regions += [one.region for one in found.rules if one.region is not None]
-        drawn = [maps.clip_map(tokens, region, cut=found.cut) for region in regions]
-        maps.write_clip_map(clip_map, drawn, "cut" if found.cut else "outside", found.warnings, _answer(found))
     if as_json:
         data = {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **vars(found)}
         fields = lambda value: {name: each for name, each in vars(value).items() if name != "region"}  # noqa: E731
@@ -43,8 +35,6 @@ def calibrate_and_show(
         print(json.dumps(finite, indent=2))
         return
     _show(files, tokens, found)
-    if clip_map is not None:
-        print(clip_map)
 
 
 def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:

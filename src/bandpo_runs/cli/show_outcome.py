@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,11 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     page = _page(folder)
     if page is not None:
         console.print(f"Curves: {page}")
-    other = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
-    again = _again(command, other)
-    console.print(f"\nNext, the same under {other}, then both in one report:")
-    console.print(f"  {again}", soft_wrap=True)
-    console.print(f"  bandpo report {folder} THE_OTHER_FOLDER", soft_wrap=True)
-    console.print("Or your own model and questions, rows of {prompt, answer}:")
+    rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
+    other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
+    console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
+    console.print(f"  {command} --rule {rule} -o {other}\n  bandpo report {folder} {other}", soft_wrap=True)
+    console.print("Or your own model and questions, rows of {prompt, answer}.", style="bold")
     console.print("  bandpo train MODEL --data FILE.jsonl")
     print(folder)
 
@@ -75,14 +73,3 @@ def _page(folder: Path) -> Path | None:
     except (ModuleNotFoundError, UserError) as error:
         console.print(f"No page of curves: {error}; pip install 'bandpo[report]', then bandpo report {folder}")
         return None
-
-
-def _again(command: str, rule: str) -> str:
-    """Return the command of a run with another rule, in the folder that goes with it."""
-    words, kept = iter(shlex.split(command)), list[str]()
-    for word in words:
-        if word in ("--rule", "-o", "--output"):
-            next(words, None)
-        elif not word.startswith(("--rule=", "--output=", "output=", "trust_region", "label=")):
-            kept.append(word)
-    return shlex.join([*kept, "--rule", rule])

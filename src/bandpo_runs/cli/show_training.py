@@ -16,14 +16,15 @@ from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
 from bandpo.rewards.functions import look_in_working_directory
 
-from ..config.recipe import RunConfig, build, read_settings
-from ..config.run_folder import is_finished
+from ..config.recipe import RunConfig, build, merge, read_settings
+from ..config.run_folder import check_free, is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
+from ..files.reading import checked, read_yaml
 from ..progress import Progress, console
 from ..toy import SCENES
 from ..training import processes
-from ..training.preflight import prepare
+from ..training.preflight import SMOLLM2_RECIPE, prepare
 from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
 from ..training.validation import ACCURACIES
 
@@ -90,8 +91,13 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     look_in_working_directory()  # for a rule or a reward of the user
     node, lines = read_settings(recipe, settings), []
     if "scene" not in node and node.get("model") != "lab":
-        node, lines = prepare(node)
+        full, lines = prepare(node, is_recipe=recipe is not None and recipe != SMOLLM2_RECIPE)
+        if resume and (stored := Path(full["output"], "config.yaml")).exists():
+            full = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node)  # what was chosen then
+        node = full
     config = build(node)
+    if not resume:
+        check_free(Path(config.output))
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
     steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
@@ -108,10 +114,13 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
-        clock = _Clock(config.rounds)
+        told, seconds = [time.monotonic()], list[float]()
 
         def on_row(row: dict[str, Any]) -> None:
-            console.print(_line(row, config, clock.after(row)))
+            told.append(time.monotonic())
+            if "reward" in row:  # a round; an evaluation has a row of its own
+                seconds.append(told[-1] - told[-2])
+            console.print(_line(row, config, seconds))
             progress.update(row["round"])
 
         folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
@@ -119,23 +128,6 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
         from .show_outcome import show_outcome
 
         show_outcome(folder, config, command)
-
-
-class _Clock:
-    """Measure the rounds; what else takes time, such as an evaluation, is left out."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds, self.told, self.seconds = rounds, time.monotonic(), list[float]()
-
-    def after(self, row: Mapping[str, Any]) -> str:
-        """Say how long a round took, and how long the others will."""
-        now, before = time.monotonic(), self.told
-        self.told = now
-        if "reward" not in row:
-            return ""
-        self.seconds.append(now - before)
-        left = sum(self.seconds) / len(self.seconds) * (self.rounds - row["round"]) / 60
-        return f"{self.seconds[-1]:.0f} s, about {left:.1f} min left"
 
 
 _LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 80 columns
@@ -148,7 +140,7 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
     return _LAB_ROW.format(str(job.config.label or job.name), job.config.seed, now, *shares)
 
 
-def _line(row: Mapping[str, Any], config: RunConfig, time_left: str) -> str:
+def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:
     parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}" if row["round"] else "before"]
 
     def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
@@ -167,7 +159,8 @@ def _line(row: Mapping[str, Any], config: RunConfig, time_left: str) -> str:
     add("work", "lab/work")
     add("entropy", "entropy", 2)
     add("clipped", "clip/fraction", 2, 100, " %")
-    return "  ".join([*parts, time_left])
+    minutes = sum(seconds) / len(seconds) * (config.rounds - row["round"]) / 60
+    return "  ".join([*parts, f"{seconds[-1]:.0f} s", f"about {minutes:.1f} min left"])
 
 
 def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -17,7 +16,6 @@ from bandpo.errors import UserError
 from .app import app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
-_COLOURS = ("31", "35", "32", "36", "1;34")  # those that are legible on black and on white
 METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
@@ -50,25 +48,16 @@ def demo(
     def say(*paragraphs: str) -> None:
         print("\n".join(textwrap.fill(text, columns, break_on_hyphens=False) for text in paragraphs))
 
-    # Somebody watches, on a terminal that moves its cursor and is high enough.
-    live = sys.stdout.isatty() and shutil.get_terminal_size().lines > 18
-    live = live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     results: list[experiment.Result] = []
     for task in experiment.RARE, experiment.NOISY:
         say(task.text, task.setting(len(seeds), uses))
-        print("" if live else f"{'round':>5}" + "".join(f"{name:>15}" for name in rules), flush=True)
+        print(f"{'round':>5}" + "".join(f"{name:>15}" for name in rules), flush=True)
         rounds, history = task.length(uses), list[Any]()
         for done in experiment.train(rules, seeds, uses, rounds, task):
             history.append(done)
-            means = torch.stack([right.mean(-1) for right, _ in history], -1)
-            if live:
-                # Written over the lines of the last time, past what keeps control characters from a terminal.
-                lines = experiment.plot([*rules], means, rounds, columns, _COLOURS)
-                stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
-                stream.write((f"\x1b[{len(lines)}A" if history[1:] else "") + "".join(f"{x}\x1b[K\n" for x in lines))
-                stream.flush()
-            elif (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
-                print(f"{len(history) - 1:>5}" + "".join(f"{value:>15.1%}" for value in means[:, -1]), flush=True)
+            if (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
+                right = done[0].mean(-1).tolist()
+                print(f"{len(history) - 1:>5}" + "".join(f"{value:>15.1%}" for value in right), flush=True)
         result = experiment.Result.of(rules, uses, history)
         print("", *("{:16}{:>14}{:>19}{:>14}{:>8}{:>9}".format(*row) for row in result.rows()), "", sep="\n")
         say(result.verdict(), "")
@@ -156,11 +145,11 @@ def train(
     if data is not None:
         is_file = Path(data).suffix in (".jsonl", ".json", ".csv", ".parquet") or Path(data).exists()
         options |= {"data.source": "file" if is_file else "hub", "data.path": data}
-    settings = [*(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None), *settings]
+    settings = [*settings, *(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None)]
     if recipe is not None and not recipe.endswith((".yaml", ".yml")) and not Path(recipe).is_file():
         recipe, settings = None, [f"model={json.dumps(recipe)}", *settings]
     if recipe is None and not any(text.startswith(("model=", "scene=", "data.")) for text in settings):
-        recipe = str(Path(processes.__file__).with_name("smollm2.yaml"))
+        from ..training.preflight import SMOLLM2_RECIPE as recipe
     processes.end_with_launcher()  # before the slow imports
     from .show_training import train_and_show
 

@@ -52,6 +52,12 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
 
 
+def check_free(folder: Path) -> None:
+    """Check that a folder holds no run yet. Raises UserError."""
+    if (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
+        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+
+
 def is_finished(folder: Path) -> bool:
     """Check that the folder holds a finished run."""
     return (folder / "run.json").exists() and read_info(folder)["finished"]

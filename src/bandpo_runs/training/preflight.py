@@ -1,84 +1,60 @@
-"""Check a run before anything is loaded, and fill in what the recipe leaves open, to fit the machine and the data."""
+"""Check a run before its weights are loaded, and fill in what is left open, to fit the machine and the data."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from bandpo.errors import UserError, counted
 
 from ..config.recipe import RunConfig, build, merge
-from ..files.reading import read_json
+from ..config.trust import check_attention
 from . import models, processes
 
+SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
 # What a run needs beside TRL: a package and the extra that brings it, by what is asked for.
-_NEEDS = {
-    "math": ("math_verify", "math"),
-    "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
-    "lora": ("peft", "lab"),
-}
+_NEEDS = {"math": ("math_verify", "math"), "reasoning_gym": ("reasoning_gym", "reasoning-gym"), "lora": ("peft", "lab")}
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = ("answer", "ground_truth", "solution", "gold", "gold_answer", "target", "reference", "output", "label")
-Batch = Callable[[int], float]  # bytes that a training takes, by the answers that are computed at once
-_PASTE = "bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Describe what trains: cores, and the free memory of the GPU or else of the machine."""
-
-    cores: int
-    memory: float
-    gpu: str | None
-    gpus: int
-    bf16: bool
-
-    @classmethod
-    def here(cls) -> Machine:
-        """Look at this machine, without starting CUDA where there is none."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if torch.cuda.is_available():
-            name, free = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[0]
-            return cls(cores, free, name, torch.cuda.device_count(), torch.cuda.is_bf16_supported())
-        info = Path("/proc/meminfo")
-        available = re.search(r"MemAvailable:\s+(\d+)", info.read_text()) if info.is_file() else None
-        return cls(cores, 1024.0 * int(available[1]) if available else math.inf, None, 0, False)
-
-    def line(self, trainer: Mapping[str, Any]) -> str:
-        """Say what trains, and in which precision."""
-        precision = "bfloat16" if trainer.get("bf16") else "float16" if trainer.get("fp16") else "float32"
-        if self.gpu is None or trainer.get("use_cpu"):
-            free = "" if self.memory == math.inf else f", {_gb(self.memory)} of memory free"
-            return f"Machine: {counted(self.cores, 'core')}{free}; {precision} on the CPU."
-        several = f"; all {self.gpus}: torchrun --nproc-per-node {self.gpus} -m bandpo train ..." * (
-            self.gpus > processes.count()
-        )
-        return f"Machine: {self.gpu}, {_gb(self.memory)} free; {precision}{several}."
-
-
-@dataclass(frozen=True)
-class _Data:
-    """Describe the first rows of a data set."""
+class _Data(NamedTuple):
+    """Describe a data set by its first rows."""
 
     node: dict[str, Any]
-    rows: int | None = None
+    rows: int = 2000
     numbers: bool = True  # all answers are numbers
-    longest: int = 100  # characters of a prompt
+    longest: int = 300  # characters of a row
 
 
-def prepare(node: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Check a recipe against machine, model and data, and fill in what it leaves open.
+class _Model(NamedTuple):
+    """Describe the size of a model."""
+
+    parameters: int = 134_515_008  # of SmolLM2-135M, which may not be unpacked yet
+    vocabulary: int = 49_152
+    width: int = 30 * 576  # layers x hidden size
+    chat: bool = True  # it has a chat template
+
+    def memory(self, answers: int, tokens: int, full: Mapping[str, Any]) -> float:
+        """Estimate the peak in bytes: weights, gradients, Adam's two numbers, logits, and what layers keep."""
+        of_layers = 4 if full["trainer"].get("activation_checkpointing") else 80
+        of_answers = answers * tokens * (12 * self.vocabulary + of_layers * self.width)
+        return (4 if full.get("lora") else 16) * self.parameters + of_answers
+
+
+def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Check a run against machine, model and data, and fill in what it leaves open.
+
+    Of a recipe that is only what must be set: it holds nothing out, and keeps TRL's own values, unless it says so.
 
     Returns:
         The recipe with all that was chosen, and three lines that say so.
@@ -89,35 +65,36 @@ def prepare(node: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for key in ("data", "trainer"):
         if not isinstance(node.get(key, {}), Mapping):
             raise UserError(f"{key} must be settings by name, got {node[key]!r}")
-    machine, problems = Machine.here(), _missing_packages(node)
-    on_cpu = machine.gpu is None or bool(node.get("trainer", {}).get("use_cpu"))
-    if node.get("trainer", {}).get("fp16") and on_cpu:
+    trainer, has_gpu = node.get("trainer", {}), torch.cuda.is_available()
+    on_cpu = not has_gpu or bool(trainer.get("use_cpu"))
+    bf16 = not on_cpu and torch.cuda.is_bf16_supported()
+    problems = _missing_packages(node)
+    if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
-    if node.get("trainer", {}).get("bf16") and not on_cpu and not machine.bf16:
-        problems.append(f"trainer.bf16=true: {machine.gpu} has no bfloat16: trainer.fp16=true trainer.bf16=false")
-    place, data = "", _Data(dict(node.get("data", {})))
+    if trainer.get("bf16") and not on_cpu and not bf16:
+        problems.append("trainer.bf16=true: this GPU has no bfloat16; remove it for float16")
+    model, data = _Model(), _Data(dict(node.get("data", {})))
     try:
-        place = models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)
+        model = _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False))
     except UserError as error:
         problems.append(str(error))
     try:
         data = _read(data.node)
     except UserError as error:
         problems.append(str(error))
-    if len(problems) > 1:
-        listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
-        raise UserError(f"{len(problems)} things are missing or wrong: {listed}")
     if problems:
-        raise UserError(problems[0])
-    full = merge(_chosen(node, place, data, machine, on_cpu), node)
-    model = _Model.at(place)
-    batch = _fit(full, model, data, machine, on_cpu)
+        several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
+        raise UserError(several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1)))
+
+    full = merge(_required(data, on_cpu, bf16), node)
+    full = full if is_recipe else merge(_usual(full, model, data, on_cpu), full)
+    memory = torch.cuda.mem_get_info()[0] if not on_cpu else _free_memory()
+    _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
-    _add_evaluation(full, config, on_cpu)
-    full.setdefault("save_every", max(1, config.rounds // 4))
+    if not is_recipe:
+        _add_evaluation(full, config, on_cpu)
     full.setdefault("output", _output(config))
-    needed = _check_room(full, model, batch, machine)
-    return full, [machine.line(config.trainer), *_lines(config, full, needed)]
+    return full, [_machine(config.trainer, on_cpu, memory), *_lines(full, config, _room(full, model, data, memory))]
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
@@ -127,174 +104,164 @@ def _missing_packages(node: Mapping[str, Any]) -> list[str]:
     return [f"{package} is not installed: pip install 'bandpo[{extra}]'" for package, extra in missing.items()]
 
 
+def _size(place: str) -> _Model:
+    """Read the size of a located model; no weights are loaded. Raises UserError for a damaged folder."""
+    if place.endswith(models.UNPACKED):
+        return _Model()
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        check_attention(config)
+        with torch.device("meta"):
+            parameters = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+        chat = AutoTokenizer.from_pretrained(place, trust_remote_code=False).chat_template is not None
+    except Exception as error:  # a damaged folder fails in many ways
+        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    text = config.get_text_config()
+    return _Model(parameters, text.vocab_size, text.num_hidden_layers * text.hidden_size, chat)
+
+
 def _read(node: dict[str, Any]) -> _Data:
     """Look at the first rows of a file, and name its columns. Raises UserError."""
     if not node.get("source") and not node.get("path"):
-        raise UserError(f"there is no data to train on: {_PASTE}")
-    node.setdefault("source", "file")
-    if node["source"] != "file":
+        raise UserError(
+            "there is no data to train on: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
+        )
+    if node.setdefault("source", "file") != "file":
         return _Data(node)
     from ..data.readers import file_rows
 
-    path = Path(node.get("path") or "")
-    reader = file_rows(path, f"data.path {str(path)!r}")
+    path = str(node.get("path") or "")
+    reader = file_rows(Path(path), f"data.path {path!r}")
     rows = list(islice(reader, 1000))
     if not rows:
-        raise UserError(f"data.path {str(path)!r} has no rows")
+        raise UserError(f"data.path {path!r} has no rows")
     names = list(dict.fromkeys(name for row in rows for name in row))
     prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
-    last = rows[0].get(prompt)
-    talks = isinstance(last, list) and bool(last) and last[-1].get("role") == "assistant"
-    usual = next((name for name in _ANSWERS if name in names), prompt if talks else None)
-    answer = node.setdefault("answer", usual)
+    first = rows[0].get(prompt)
+    talks = isinstance(first, list) and bool(first) and first[-1].get("role") == "assistant"
+    answer = node.setdefault("answer", next((name for name in _ANSWERS if name in names), prompt if talks else None))
     for key, name in (("prompt", prompt), ("answer", answer)):
         if name not in names:
             what = f"has no column {name!r}" if name else f"has no column of the {key}"
-            raise UserError(f"data.path {str(path)!r} {what}; it has {names}: data.{key}=COLUMN names it")
+            raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
     golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows if answer != prompt and row.get(answer)]
     numbers = bool(golds) and all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
-    longest = max(len(json.dumps(row.get(prompt), default=str)) for row in rows)
-    return _Data(node, len(rows) + sum(1 for _ in reader), numbers, longest)
+    return _Data(node, len(rows) + sum(1 for _ in reader), numbers, max(len(str(row.get(prompt))) for row in rows))
 
 
-def _chosen(node: Mapping[str, Any], place: str, data: _Data, machine: Machine, on_cpu: bool) -> dict[str, Any]:
-    """Return a value for what the recipe leaves open, but for the batch."""
-    small = (models.parameters(place) or 1e9) < 5e8
+def _required(data: _Data, on_cpu: bool, bf16: bool) -> dict[str, Any]:
+    """Return a value for what every run must have, but for the batch."""
+    by_answers = "last-number" if data.numbers else "math"
     return {
         "model": models.SMOLLM2,
-        "data": {
-            "eval_size": min(200, (data.rows or 0) // 10),
-            **({} if "chat" in data.node else {"chat": _talks(place)}),
-            **data.node,
-        },
-        "reward": "last-number" if data.numbers else "math",
+        "data": data.node,
+        "reward": "reasoning-gym" if data.node["source"] == "reasoning_gym" else by_answers,
         "rounds": 24 if on_cpu else 200,
         "shared_prompts": on_cpu and processes.count() == 1,
         "trainer": {
-            "learning_rate": (1e-5 if small else 1e-6) * (10 if node.get("lora") else 1),
-            "lr_scheduler_type": "constant",
             "num_generations": 8,
             "max_completion_length": 64 if on_cpu else 512,
-            "activation_checkpointing": not on_cpu,
             "use_cpu": on_cpu,
-            "bf16": not on_cpu and machine.bf16,
-            "fp16": not on_cpu and not machine.bf16,
+            "bf16": bf16,
+            "fp16": not on_cpu and not bf16,
         },
     }
 
 
-def _fit(full: dict[str, Any], model: _Model, data: _Data, machine: Machine, on_cpu: bool) -> Batch:
+def _usual(full: Mapping[str, Any], model: _Model, data: _Data, on_cpu: bool) -> dict[str, Any]:
+    """Return what suits a model and its questions."""
+    rate = 1e-5 if model.parameters < 5e8 else 1e-6
+    return {
+        "data": {"chat": model.chat, "eval_size": min(200, data.rows // 10)},
+        "trainer": {
+            "learning_rate": rate * (10 if full.get("lora") else 1),
+            "lr_scheduler_type": "constant",
+            "activation_checkpointing": not on_cpu,
+        },
+    }
+
+
+def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:
     """Choose a batch of 4 optimizer steps on 32 answers each, in parts that fit the memory."""
-    trainer, lora = full["trainer"], bool(full.get("lora"))
-    if not isinstance(longest := trainer["max_completion_length"], int):
-        raise UserError(f"trainer.max_completion_length must be a whole number, got {longest!r}")
-
-    def memory(answers: int) -> float:
-        return model.memory(answers, longest + data.longest // 3, lora=lora, again=not on_cpu)
-
-    each = next((n for n in (32, 16, 8, 4, 2) if memory(n) < 0.8 * machine.memory), 1)
-    if not trainer.keys() & {"per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps"}:
-        trainer["per_device_train_batch_size"] = max(each, processes.count())
-        trainer["gradient_accumulation_steps"] = 32 // trainer["per_device_train_batch_size"]
-        trainer["steps_per_generation"] = 4 * trainer["gradient_accumulation_steps"]
-    return memory
+    trainer, longest = full["trainer"], full["trainer"]["max_completion_length"]
+    if trainer.keys() & {"per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps"}:
+        return
+    tokens = (longest if isinstance(longest, int) else 0) + data.longest // 3
+    each = next((n for n in (32, 16, 8, 4, 2) if model.memory(n, tokens, full) < 0.8 * memory), 1)
+    each = max(each, processes.count())
+    trainer["per_device_train_batch_size"], trainer["gradient_accumulation_steps"] = each, 32 // each
+    trainer["steps_per_generation"] = 4 * trainer["gradient_accumulation_steps"]
 
 
 def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> None:
-    """Log a row a round, and evaluate on the held-out questions before, four times on the way, and at the end."""
-    trainer = full["trainer"]
+    """Log a row a round, save and evaluate four times, and evaluate before the first round."""
+    trainer, quarter = full["trainer"], max(1, config.rounds // 4)
     trainer.setdefault("logging_steps", config.steps_per_round)
+    full.setdefault("save_every", quarter)
     if config.data.eval_size:
-        trainer.setdefault("eval_on_start", True)
-        trainer.setdefault("eval_strategy", "steps")
-        trainer.setdefault("eval_steps", max(1, config.rounds // 4) * config.steps_per_round)
-        trainer.setdefault("num_generations_eval", 1)
         alone = config.data.eval_size if on_cpu else trainer["per_device_train_batch_size"]
-        trainer.setdefault("per_device_eval_batch_size", alone)
-
-
-def _check_room(full: Mapping[str, Any], model: _Model, memory: Batch, machine: Machine) -> str:
-    """Say what a run takes. Raises UserError where memory or disk have less."""
-    if model.parameters is None:
-        return ""
-    needed = memory(full["trainer"]["per_device_train_batch_size"] // processes.count())
-    if needed > machine.memory:
-        less = "a smaller model" if full.get("lora") else "--lora, or a smaller model"
-        raise UserError(f"this needs about {_gb(needed)} of memory, and {_gb(machine.memory)} are free: take {less}")
-    # Two checkpoints and a third that is being written, of weights and both of Adam's numbers; and the model.
-    disk = 0 if full.get("lora") else (40 if full["save_every"] else 4) * model.parameters
-    output = Path(full["output"]).absolute()
-    free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
-    if disk > free:
-        what = f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free"
-        raise UserError(f"{what}: save_every=0 takes {_gb(4 * model.parameters)}, and -o another folder")
-    return f"; about {_gb(needed)} of memory and {_gb(disk)} of disk"
-
-
-def _lines(config: RunConfig, full: Mapping[str, Any], room: str) -> list[str]:
-    group, longest = config.trainer["num_generations"], config.trainer["max_completion_length"]
-    asked, held_out = config.prompts_per_round, config.data.eval_size
-    lora = f", LoRA of rank {config.lora}" if config.lora else ""
-    return [
-        f"Batch: {asked * group} answers a round ({asked} questions x {group}) of at most {longest} tokens, in "
-        f"{counted(config.steps_per_round, 'optimizer step')}{room}.",
-        f"Reward {config.reward}, learning rate {config.trainer['learning_rate']:g}{lora}, "
-        f"{counted(config.rounds, 'round')}, {counted(held_out, 'held-out question')}. To change one: key=value.",
-    ]
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
-
-
-@dataclass(frozen=True)
-class _Model:
-    """Describe the size of a model; of one that is not on this machine yet only its weights may be known."""
-
-    parameters: int | None
-    vocabulary: int = 150_000
-    width: int = 60_000  # hidden size x layers
-
-    @classmethod
-    def at(cls, place: str) -> _Model:
-        """Read the size of a located model."""
-        if place.endswith(models.UNPACKED):
-            return cls(models.parameters(place), 49_152, 30 * 576)
-        file = Path(place, "config.json")
-        config = read_json(file, dict[str, Any]) if file.is_file() else {}
-        vocabulary, layers, hidden = (config.get(name) for name in ("vocab_size", "num_hidden_layers", "hidden_size"))
-        if isinstance(vocabulary, int) and isinstance(layers, int) and isinstance(hidden, int):
-            return cls(models.parameters(place), vocabulary, layers * hidden)
-        return cls(models.parameters(place))
-
-    def memory(self, answers: int, tokens: int, *, lora: bool, again: bool) -> float:
-        """Estimate the peak in bytes, with so many answers at once; 0 where the model's size is not known.
-
-        Weights, gradients and Adam's two numbers are float32; so are the logits, three times, and what the layers keep,
-        unless they compute it `again`.
-        """
-        if self.parameters is None:
-            return 0
-        kept = 4 * self.width if again else 80 * self.width
-        return (4 if lora else 16) * self.parameters + answers * tokens * (12 * self.vocabulary + kept)
-
-
-def _talks(folder: str) -> bool:
-    """Check that a model has a chat template."""
-    if folder.endswith(models.UNPACKED):  # which may not be there yet
-        return True
-    if not Path(folder).is_dir():
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).chat_template is not None
-    file = Path(folder, "tokenizer_config.json")
-    return Path(folder, "chat_template.jinja").is_file() or (
-        file.is_file() and "chat_template" in file.read_text("utf-8")
-    )
+        evaluation = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": quarter * config.steps_per_round}
+        evaluation |= {"num_generations_eval": 1, "per_device_eval_batch_size": alone}
+        full["trainer"] = evaluation | trainer
 
 
 def _output(config: RunConfig) -> str:
     """Name the folder of a run by model, rule and seed."""
     parts = [Path(config.model).name, config.method or str(config.label)]
-    slugs = [re.sub(r"[^\w.]+", "-", part.lower()).strip("-") for part in parts]
-    return f"runs/{slugs[0]}/{slugs[1]}" + (f"-seed{config.seed}" if config.seed else "")
+    model, rule = (re.sub(r"[^\w.]+", "-", part.lower()).strip("-") for part in parts)
+    return f"runs/{model}/{rule}" + (f"-seed{config.seed}" if config.seed else "")
+
+
+def _free_memory() -> float:
+    info = Path("/proc/meminfo")
+    available = re.search(r"MemAvailable:\s+(\d+)", info.read_text()) if info.is_file() else None
+    return 1024.0 * int(available[1]) if available else math.inf
+
+
+def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
+    """Say what trains, and in which precision."""
+    precision = "bfloat16" if trainer.get("bf16") else "float16" if trainer.get("fp16") else "float32"
+    free = "" if memory == math.inf else f", {_gb(memory)} of memory free"
+    if on_cpu:
+        return f"Machine: {counted(os.cpu_count() or 1, 'core')}{free}; {precision} on the CPU."
+    gpus = torch.cuda.device_count()
+    several = (
+        f" To use all {gpus}: torchrun --nproc-per-node {gpus} -m bandpo train ..." if gpus > processes.count() else ""
+    )
+    return f"Machine: {torch.cuda.get_device_name()}{free}; {precision}.{several}"
+
+
+def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) -> str:
+    """Say what a run takes. Raises UserError where memory or disk have less."""
+    answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"]
+    needed = model.memory(max(1, answers // processes.count()), tokens + data.longest // 3, full)
+    if needed > memory:
+        less = "a smaller model" if full.get("lora") else "--lora, or a smaller model"
+        raise UserError(f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free: take {less}")
+    # The model, and two checkpoints and a third that is being written, of weights and both of Adam's numbers.
+    disk = 0 if full.get("lora") else (40 if full.get("save_every") else 4) * model.parameters
+    output = Path(full["output"]).absolute()
+    free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
+    if disk > free:
+        what = f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free"
+        raise UserError(f"{what}: save_every=0 takes {_gb(4 * model.parameters)}, and -o another folder")
+    return f"about {_gb(needed)} of memory and {_gb(disk)} of disk"
+
+
+def _lines(full: Mapping[str, Any], config: RunConfig, room: str) -> list[str]:
+    group, asked = config.trainer["num_generations"], config.prompts_per_round
+    rate = config.trainer.get("learning_rate", 1e-6)
+    lora = f", LoRA of rank {config.lora}" if config.lora else ""
+    return [
+        f"Batch: {asked * group} answers a round ({asked} questions x {group}) of at most "
+        f"{config.trainer['max_completion_length']} tokens, in {counted(config.steps_per_round, 'optimizer step')}; "
+        f"{room}.",
+        f"Reward {config.reward}, learning rate {rate:g}{lora}, {counted(config.rounds, 'round')}, "
+        f"{counted(config.data.eval_size, 'held-out question')}. To change one: key=value.",
+    ]
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
