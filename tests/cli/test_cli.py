@@ -105,8 +105,7 @@ MISTAKES = {
     # Wrong arguments.
     "sing": "no such command 'sing' (see bandpo --help)",
     "trian": "no such command 'trian'. Did you mean 'train'? (see bandpo --help)",
-    "train": "no recipe is given; add one, such as recipes/lab/band-kl.yaml, or model=..., or scene=tail",
-    "train rounds=3": "no recipe is given",
+    "train model=./nowhere": "2 things are missing or wrong: (1) model './nowhere': the folder",
     "data": "missing command (see bandpo data --help)",
     "train --fast": "no such option: --fast (see bandpo train --help)",
     "--fast": "no such option: --fast (see bandpo --help)",
@@ -270,7 +269,7 @@ def train_is(monkeypatch, function):
         ("--resume r.yaml a=1", "r.yaml", ["a=1"], True),
         ("r.yaml a=1 --resume b=2", "r.yaml", ["a=1", "b=2"], True),
         ("--resume model=m", None, ["model=m"], True),
-        ("c=1 b=2", "c=1", ["b=2"], False),  # a file of that name
+        ("c=1 model=m", "c=1", ["model=m"], False),  # a file of that name
     ],
 )
 def test_train_takes_a_recipe_and_settings_in_any_order(here, calls, args, recipe_, settings, resume):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 from rich.console import Console
 
@@ -15,13 +16,16 @@ from bandpo_runs.training.side_by_side import plan
 def test_a_line_has_what_the_row_has():
     row = {"round": 3, "reward": 0.25, "lab/work": 0.5, "entropy": 1.2345, "clip/fraction": 0.0123}
     row["clip/tail_high_share"] = 0.6
-    assert show_training._line(row, 30) == (
-        "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clip 1.23 %  tail 60 %"
+    config = SimpleNamespace(rounds=30, reward="mine:score", data=SimpleNamespace(eval_path=None))
+    assert show_training._line(row, config, [10.0, 20.0]) == (
+        "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clipped 1.23 %  20 s  about 6.8 min left"
     )
-    assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}, 9) == (
-        "round 1 of 9  reward -  clip 0.00 %"
+    assert show_training._line({"round": 1, "reward": None, "clip/fraction": 0.0}, config, [2.0]) == (
+        "round  1 of 30  reward -  clipped 0.00 %  2 s  about 1.0 min left"
     )
-    assert show_training._line({"round": 4, "eval/reward": 0.5}, 9) == "round 4 of 9  held-out reward 0.500"
+    assert show_training._line({"round": 0, "eval/reward": 0.5}, config, []) == "before  held-out reward 0.500"
+    config.reward = "math"
+    assert show_training._line({"round": 4, "eval/reward": 0.5}, config, []) == "round  4 of 30  held-out right 50.0 %"
 
 
 def test_a_row_of_the_lab_fits_80_columns(tmp_path):
@@ -48,7 +52,7 @@ def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch, capsys):
     assert first == "mine [/x] on lab, 30 rounds of 64 steps, in [runs]"
     assert rule.startswith('Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up')
     assert second == "going on in [runs]"
-    assert clip.startswith("clip/fraction: The rule clipped at most 1 % of tokens in 1 row (")
+    assert clip.startswith("The rule clipped at most 1 % of tokens in 1 row (")
 
 
 def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, capsys):

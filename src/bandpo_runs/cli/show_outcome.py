@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..training.doctor import clip_finding
 from ..training.models import FOUR_BIT, SMOLLM2, UNPACKED, locate
 from ..training.on_trl import HELD_OUT
+from ..training.validation import ACCURACIES
 
 
 def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
@@ -42,21 +44,30 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
 
 
 def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunConfig) -> None:
-    gain = training_runs([b - a for a, b in zip(before["scores"], after["scores"], strict=True)])
-    then, now = (clustered_error(each["scores"]) for each in (before, after))
-    questions = f"{len(after['scores'])} held-out questions"
-    gained = f": {_percent(gain, low=-1.0, unit=' points', sign='+')}" if gain is not None else ""
-    console.print(f"\nRight on {questions}: {_percent(then)} before, {_percent(now)} after{gained}.", soft_wrap=True)
+    is_share = config.reward in ACCURACIES  # of right answers; other rewards may be any number
+    of_questions = clustered_error if is_share else training_runs
+
+    def told(spread: Spread | None, signed: str = "") -> str:
+        if spread is None:  # of one question
+            return "-"
+        low, high = spread.interval(
+            low=0.0 if is_share and not signed else -math.inf, high=1.0 if is_share else math.inf
+        )
+        scale, digits = (100, 1) if is_share else (1, 3)
+        numbers = [f"{scale * number:{signed}.{digits}f}" for number in (spread.value, low, high)]
+        unit = "" if not is_share else " points" if signed else " %"
+        return f"{numbers[0]}{unit} [{numbers[1]}, {numbers[2]}]"
+
+    gain = training_runs([new - old for old, new in zip(before["scores"], after["scores"], strict=True)])
+    name, count = "Right" if is_share else "Reward", len(after["scores"])
+    then, now = (told(of_questions(each["scores"])) for each in (before, after))
+    line = f"\n{name} on {count} held-out questions: {then} before, {now} after: {told(gain, '+')}."
+    console.print(line, soft_wrap=True)
     for (prompt, old), (_, new) in zip(before["answers"], after["answers"], strict=True):
         question = prompt if isinstance(prompt, str) else text_of([{**prompt[-1], "role": "assistant"}])
         start, _, end = config.data.template.partition("{prompt}")
         console.print(f"  {_short(question.removeprefix(start).removesuffix(end))}", style="bold")
         console.print(f"    before: {_short(old)}\n    after:  {_short(new)}")
-
-
-def _percent(spread: Spread, low: float = 0.0, unit: str = " %", sign: str = "") -> str:
-    bounds = spread.interval(low=low)
-    return f"{100 * spread.value:{sign}.1f}{unit} [{100 * bounds.low:{sign}.1f}, {100 * bounds.high:{sign}.1f}]"
 
 
 def _short(text: str) -> str:

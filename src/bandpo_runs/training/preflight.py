@@ -33,7 +33,7 @@ class _Data(NamedTuple):
     node: dict[str, Any]
     rows: int = 2000
     numbers: bool = True  # all answers are numbers
-    longest: int = 300  # characters of a row
+    longest: int = 90  # characters of a prompt
 
 
 class _Model(NamedTuple):
@@ -186,13 +186,12 @@ def _usual(full: Mapping[str, Any], model: _Model, data: _Data, on_cpu: bool) ->
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:
     """Choose a batch of 4 optimizer steps on 32 answers each, in parts that fit the memory."""
     trainer, longest = full["trainer"], full["trainer"]["max_completion_length"]
-    if trainer.keys() & {"per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps"}:
-        return
     tokens = (longest if isinstance(longest, int) else 0) + data.longest // 3
     each = next((n for n in (32, 16, 8, 4, 2) if model.memory(n, tokens, full) < 0.8 * memory), 1)
-    each = max(each, processes.count())
-    trainer["per_device_train_batch_size"], trainer["gradient_accumulation_steps"] = each, 32 // each
-    trainer["steps_per_generation"] = 4 * trainer["gradient_accumulation_steps"]
+    each = trainer.setdefault("per_device_train_batch_size", max(each, processes.count()))
+    whole = "steps_per_generation" in trainer or not isinstance(each, int)
+    parts = trainer.setdefault("gradient_accumulation_steps", 1 if whole else max(1, 32 // each))
+    trainer.setdefault("steps_per_generation", 4 * parts if isinstance(parts, int) else 4)
 
 
 def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> None:
