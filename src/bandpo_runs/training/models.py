@@ -70,9 +70,9 @@ def _of_hub(name: str, instead: str) -> str:
         HfApi().model_info(name, timeout=10)
         return name
     except Exception as error:  # its client has many ways to say no
-        kept = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-        if isinstance(kept, str):
-            return str(Path(kept).parent)
+        cached = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+        if isinstance(cached, str):
+            return str(Path(cached).parent)
         reason = (" ".join(str(error).split()) or type(error).__name__)[:200]
         raise UserError(
             f"model {name!r} is not on this machine, and the hub does not give it ({reason}); {instead}"

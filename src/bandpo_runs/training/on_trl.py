@@ -266,9 +266,9 @@ class _Recorder(TrainerCallback):
     def _keep_answers(self, row: Row) -> None:
         """Add an evaluation to held_out.jsonl, where a resumed run may write one twice; the last one counts."""
         examples = [self.validation.answers[number] for number in sorted(self.validation.answers)]
-        kept = {"step": row["step"], "scores": self.validation.by_question, "answers": examples}
+        line = {"step": row["step"], "scores": self.validation.by_question, "answers": examples}
         with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(kept) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
