@@ -143,8 +143,8 @@ def train(
         recipe, settings = None, [recipe, *settings]
     options = {"reward": reward, "trust_region": rule, "rounds": rounds, "output": output, "lora": 16 if lora else None}
     if data is not None:
-        is_file = Path(data).suffix in (".jsonl", ".json", ".csv", ".parquet") or Path(data).exists()
-        options |= {"data.source": "file" if is_file else "hub", "data.path": data}
+        on_hub = data.count("/") == 1 and not Path(data).suffix and not Path(data).exists()
+        options |= {"data.source": "hub" if on_hub else "file", "data.path": data}
     settings = [*settings, *(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None)]
     if recipe is not None and not recipe.endswith((".yaml", ".yml")) and not Path(recipe).is_file():
         recipe, settings = None, [f"model={json.dumps(recipe)}", *settings]

@@ -145,12 +145,10 @@ def _run(
         from peft import LoraConfig
 
         data["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
-    kind: type[BandPOTrainer] = BandPOTrainer
-    if config.shared_prompts:
-        reason = why_not(arguments, model)
-        kind = BandPOTrainer if reason else SharedPrompts
-        if reason:
-            say(f"TRL samples and scores the answers, which takes longer: {reason}")
+    reason = why_not(arguments, model) if config.shared_prompts else ""
+    if reason:
+        say(f"TRL samples and scores the answers, which takes longer: {reason}")
+    kind = SharedPrompts if config.shared_prompts and not reason else BandPOTrainer
     try:
         trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **data)
     except UserError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import re
 import shutil
@@ -21,8 +20,13 @@ from ..config.trust import check_attention
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
-# What a run needs beside TRL: a package and the extra that brings it, by what is asked for.
-_NEEDS = {"math": ("math_verify", "math"), "reasoning_gym": ("reasoning_gym", "reasoning-gym"), "lora": ("peft", "lab")}
+# A package and the extra that brings it, by what a run uses.
+_NEEDS = {
+    "trl": ("trl", "lab"),
+    "math": ("math_verify", "math"),
+    "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
+    "lora": ("peft", "lab"),
+}
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = ("answer", "ground_truth", "solution", "gold", "gold_answer", "target", "reference", "output", "label")
 
@@ -65,8 +69,8 @@ def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[s
     for key in ("data", "trainer"):
         if not isinstance(node.get(key, {}), Mapping):
             raise UserError(f"{key} must be settings by name, got {node[key]!r}")
-    trainer, has_gpu = node.get("trainer", {}), torch.cuda.is_available()
-    on_cpu = not has_gpu or bool(trainer.get("use_cpu"))
+    trainer = node.get("trainer", {})
+    on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
     bf16 = not on_cpu and torch.cuda.is_bf16_supported()
     problems = _missing_packages(node)
     if trainer.get("fp16") and on_cpu:
@@ -98,10 +102,9 @@ def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[s
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
-    asked = {node.get("reward"), (node.get("data") or {}).get("source"), "lora" if node.get("lora") else None}
-    needs = {"trl": "lab", **dict(need for name, need in _NEEDS.items() if name in asked)}
-    missing = {package: extra for package, extra in needs.items() if importlib.util.find_spec(package) is None}
-    return [f"{package} is not installed: pip install 'bandpo[{extra}]'" for package, extra in missing.items()]
+    uses = {"trl", node.get("reward"), node.get("data", {}).get("source"), "lora" if node.get("lora") else None}
+    needs = [need for name, need in _NEEDS.items() if name in uses and importlib.util.find_spec(need[0]) is None]
+    return [f"{package} is not installed: pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
 def _size(place: str) -> _Model:
@@ -214,22 +217,21 @@ def _output(config: RunConfig) -> str:
 
 
 def _free_memory() -> float:
-    info = Path("/proc/meminfo")
-    available = re.search(r"MemAvailable:\s+(\d+)", info.read_text()) if info.is_file() else None
-    return 1024.0 * int(available[1]) if available else math.inf
+    import psutil  # comes with TRL
+
+    return psutil.virtual_memory().available
 
 
 def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
     """Say what trains, and in which precision."""
     precision = "bfloat16" if trainer.get("bf16") else "float16" if trainer.get("fp16") else "float32"
-    free = "" if memory == math.inf else f", {_gb(memory)} of memory free"
     if on_cpu:
-        return f"Machine: {counted(os.cpu_count() or 1, 'core')}{free}; {precision} on the CPU."
+        return f"Machine: {counted(os.cpu_count() or 1, 'core')}, {_gb(memory)} of memory free; {precision} on the CPU."
     gpus = torch.cuda.device_count()
     several = (
         f" To use all {gpus}: torchrun --nproc-per-node {gpus} -m bandpo train ..." if gpus > processes.count() else ""
     )
-    return f"Machine: {torch.cuda.get_device_name()}{free}; {precision}.{several}"
+    return f"Machine: {torch.cuda.get_device_name()}, {_gb(memory)} of memory free; {precision}.{several}"
 
 
 def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) -> str:
@@ -237,8 +239,8 @@ def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) ->
     answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"]
     needed = model.memory(max(1, answers // processes.count()), tokens + data.longest // 3, full)
     if needed > memory:
-        less = "a smaller model" if full.get("lora") else "--lora, or a smaller model"
-        raise UserError(f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free: take {less}")
+        what = f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free"
+        raise UserError(f"{what}: take {'' if full.get('lora') else '--lora, or '}a smaller model")
     # The model, and two checkpoints and a third that is being written, of weights and both of Adam's numbers.
     disk = 0 if full.get("lora") else (40 if full.get("save_every") else 4) * model.parameters
     output = Path(full["output"]).absolute()
@@ -250,11 +252,11 @@ def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) ->
 
 
 def _lines(full: Mapping[str, Any], config: RunConfig, room: str) -> list[str]:
-    group, asked = config.trainer["num_generations"], config.prompts_per_round
+    group, questions = config.trainer["num_generations"], config.prompts_per_round
     rate = config.trainer.get("learning_rate", 1e-6)
     lora = f", LoRA of rank {config.lora}" if config.lora else ""
     return [
-        f"Batch: {asked * group} answers a round ({asked} questions x {group}) of at most "
+        f"Batch: {questions * group} answers a round ({questions} questions x {group}) of at most "
         f"{config.trainer['max_completion_length']} tokens, in {counted(config.steps_per_round, 'optimizer step')}; "
         f"{room}.",
         f"Reward {config.reward}, learning rate {rate:g}{lora}, {counted(config.rounds, 'round')}, "
