@@ -13,6 +13,7 @@ from typer import TyperException
 
 from bandpo_runs.cli.app import app, get_command
 from bandpo_runs.cli.training import demo as command_demo
+from bandpo_runs.training import preflight
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +126,31 @@ def test_every_public_name_is_in_the_reference():
     assert {name.rpartition(".")[2] for name in page if name.startswith("bandpo.")} >= set(bandpo.__all__)
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+def test_the_readme_and_the_page_on_training_are_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    assert len(text.split()) <= 700
+    assert len((ROOT / "docs" / "train.md").read_text(encoding="utf-8").split()) <= 700
+
+
+def test_both_pages_say_the_same_of_the_first_training(readme):
+    """They begin with the line that CI runs, shortened."""
+    main = readme.line("main")
+    assert readme._shorter(main) == f"{main} rounds=2"
+    assert readme._shorter("bandpo train") == "bandpo train"
+    for page in "README.md", "docs/train.md":
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"```sh\n{main}\n```" in text
+        assert "Right on 400 held-out questions: 17.0 % [13.5, 20.9] before, 98.8 % [97.3, 99.7] after" in text
+        assert "7.5 minutes on two busy cores" in text
+    assert f"{90 * 89 * 88:,} such questions" in text  # three different numbers from 10 to 99
+
+
+def test_the_page_on_training_names_what_is_chosen():
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    for what, names in (("question", preflight._PROMPTS), ("answer", preflight._ANSWERS)):
+        *first, last = (f"`{name}`" for name in names)
+        assert f"| {what} | column {', '.join(first)} or {last} |" in page
 
 
 def test_the_picture_of_the_readme_is_that_of_the_rules_and_rows(tmp_path):
@@ -141,6 +165,12 @@ def test_pages_say_of_the_picture_what_its_rows_say():
     text = idea.alternative_text(idea.read_rows(idea.ROWS))
     for page in "README.md", "docs/idea.md":
         assert f'alt="{text}"' in (ROOT / page).read_text(encoding="utf-8"), page
+    rounds = {row["rule"]: f"{float(row['rounds_to_half']):.1f}" for row in idea.read_rows(idea.ROWS)}
+    said = "GRPO {GRPO}, Band-KL {Band-KL}, `Clip(0.2, 1.0)` {Clip(0.2, 1.0)}, no clip {No clip} (demo)"
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Should you use it?")[2]
+    assert re.sub(r"\{(.+?)\}", lambda found: rounds[found[1]], said) in table
+    forgot = {row["rule"]: f"{row['forgot']} of {row['seeds']}" for row in idea.read_rows(idea.ROWS)}
+    assert f"under noise {forgot['No clip']} runs without a clip forgot the skill (demo)" in table
     for theme in "light", "dark":
         assert text in (ROOT / "docs" / f"idea-{theme}.svg").read_text(encoding="utf-8")
 

@@ -136,7 +136,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
     said = (root / "src" / "bandpo_runs" / "training" / "doctor.py").read_text()
     assert f"half the best rate cost {half}." in said
-    assert f"Half the best learning rate cost {half} there" in (root / "README.md").read_text()
+    assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
     assert f"half or twice the best rate cost {half} or {twice} " in (root / "docs" / "choose.md").read_text()
     rows = judged()
     more = {place for place, _ in rows if place[0] in ("reuse more", "reuse eight") and place[2] == "none"}
