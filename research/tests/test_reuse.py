@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from bandpo import doctor
+from bandpo.clipping import _AT_ONE_USE
 from bandpo.trust_regions.rules import Clip
-from bandpo_runs.training.doctor import _AT_ONE_USE
 from research.bench import read_contest
 from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares

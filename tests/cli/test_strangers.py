@@ -173,7 +173,7 @@ def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys,
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
          "This run may send data to other machines, with the logins of this one: push_to_hub=True, "
          "hub_model_id=evil/x, report_to=['wandb'].\nIT STARTS\n"),
-        ({"num_iterations": 1, "steps_per_generation": 1}, "; 1 step a batch\nIT STARTS\n"),
+        ({"num_iterations": 1, "steps_per_generation": 1}, "To change one: key=value.\nIT STARTS\n"),
     ):  # fmt: skip
         monkeypatch.chdir(tmp_path)
         assert train(tmp_path, **trainer) == 0

@@ -260,7 +260,7 @@ def test_the_doctor_runs_in_the_base_installation(tmp_path):
         f"import sys; sys.modules.update(dict.fromkeys({extras})); from bandpo_runs.cli import main; sys.exit(main())"
     )
     for arguments, wanted in {
-        ("--no-ray",): "torch", ("train.py",): "each answer is used once", ("log.jsonl",): "of the tokens",
+        ("--no-ray",): "torch", ("train.py",): "each answer is used once", ("log.jsonl",): "% of tokens",
         ("num_iterations=2",): "each answer is used twice",
     }.items():  # fmt: skip
         command = [sys.executable, "-c", code, "doctor", *arguments]

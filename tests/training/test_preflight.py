@@ -89,7 +89,7 @@ def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
     with pytest.raises(UserError) as error:
         prepare(node)
     text = str(error.value)
-    assert text.startswith("5 things are missing or wrong: (1) trl is not installed: pip install 'bandpo[lab]'; (2) ")
+    assert text.startswith("5 things are missing or wrong: (1) trl is not installed; pip install 'bandpo[lab]'; (2) ")
     for part in (
         "bandpo[math]",
         "fp16=true needs a GPU",
@@ -119,13 +119,13 @@ def test_a_mistake_is_named(home, node, message):
 
 def test_memory_and_disk_are_estimated(home, monkeypatch):
     node = write(ROWS)
-    monkeypatch.setattr(preflight, "_free_memory", lambda: 4e6)
+    monkeypatch.setattr(preflight, "_free_memory", lambda on_cpu: 4e6)
     full, _ = prepare(node)
     assert full["trainer"]["per_device_train_batch_size"] < 32
     assert full["trainer"]["per_device_train_batch_size"] * full["trainer"]["gradient_accumulation_steps"] == 32
     assert build(full).steps_per_round == 4
-    monkeypatch.setattr(preflight, "_free_memory", lambda: 1e4)
-    with pytest.raises(UserError, match=r"needs about \d+ MB of memory, and 0 MB are free: take --lora, or a"):
+    monkeypatch.setattr(preflight, "_free_memory", lambda on_cpu: 1e4)
+    with pytest.raises(UserError, match=r"needs about \d+ MB of memory, and 0 MB are free: take a smaller trainer.per"):
         prepare(node)
     monkeypatch.undo()
     monkeypatch.chdir(home)

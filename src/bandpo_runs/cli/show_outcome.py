@@ -1,8 +1,12 @@
-"""Show the end of a training: what it learned, what the rule did, answers, the page, and what comes next."""
+"""Show the outcome of a training.
+
+It has what was learned, what the rule did, answers before and after, the page, and the next commands.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,8 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
     other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
     console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
-    console.print(f"  {command} --rule {rule} -o {other}\n  bandpo report {folder} {other}", soft_wrap=True)
+    folders = shlex.join([str(folder), str(other)])
+    console.print(f"  {command} --rule {rule} -o {shlex.quote(str(other))}\n  bandpo report {folders}", soft_wrap=True)
     console.print("Or your own model and questions, rows of {prompt, answer}.", style="bold")
     console.print("  bandpo train MODEL --data FILE.jsonl")
     print(folder)
@@ -58,9 +63,10 @@ def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunCon
         unit = "" if not is_share else " points" if signed else " %"
         return f"{numbers[0]}{unit} [{numbers[1]}, {numbers[2]}]"
 
-    gain = training_runs([new - old for old, new in zip(before["scores"], after["scores"], strict=True)])
-    name, count = "Right" if is_share else "Reward", len(after["scores"])
-    then, now = (told(of_questions(each["scores"])) for each in (before, after))
+    both = [number for number in before["scores"] if number in after["scores"]]  # a reward may not apply to some
+    gain = training_runs([after["scores"][number] - before["scores"][number] for number in both])
+    name, count = "Right" if is_share else "Reward", len(both)
+    then, now = (told(of_questions([each["scores"][number] for number in both])) for each in (before, after))
     line = f"\n{name} on {count} held-out questions: {then} before, {now} after: {told(gain, '+')}."
     console.print(line, soft_wrap=True)
     for (prompt, old), (_, new) in zip(before["answers"], after["answers"], strict=True):
@@ -76,11 +82,11 @@ def _short(text: str) -> str:
 
 
 def _page(folder: Path) -> Path | None:
-    """Write the page of curves; None, and a line, where what draws it is not installed."""
+    """Write the page of curves, or say why there is none."""
     try:
         from ..reports.page import write_report
 
         return write_report([folder], folder / "report.html", trust=True)
     except (ModuleNotFoundError, UserError) as error:
-        console.print(f"No page of curves: {error}; pip install 'bandpo[report]', then bandpo report {folder}")
+        console.print(f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}")
         return None

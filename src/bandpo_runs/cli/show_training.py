@@ -91,9 +91,9 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     look_in_working_directory()  # for a rule or a reward of the user
     node, lines = read_settings(recipe, settings), []
     if "scene" not in node and node.get("model") != "lab":
-        full, lines = prepare(node, is_recipe=recipe is not None and recipe != SMOLLM2_RECIPE)
+        full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE), resume=resume)
         if resume and (stored := Path(full["output"], "config.yaml")).exists():
-            full = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node)  # what was chosen then
+            full, lines = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node), []  # chosen then
         node = full
     config = build(node)
     if not resume:

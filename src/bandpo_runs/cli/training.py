@@ -115,7 +115,7 @@ def train(
         Option(metavar="FILE", help="Rows of {prompt, answer}: .jsonl, .json, .csv, .parquet, or a hub name."),
     ] = None,
     reward: Annotated[
-        str | None, Option(help="exact, last-number, math, or module:function. [default: by the answers]")
+        str | None, Option(help="Scorer: exact, last-number, math, or module:function. [default: by the answers]")
     ] = None,
     rule: Annotated[str | None, Option(metavar="RULE", help="Method or rule. [default: band:kl:0.05]")] = None,
     lora: Annotated[bool, Option("--lora", help="Train LoRA of rank 16 instead of all weights.")] = False,

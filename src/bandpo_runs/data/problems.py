@@ -91,10 +91,10 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
             raise UserError(f"{source.name} {needs}; row {index + 1} has {', '.join(row)}{hint}")
     value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, str]] = []
-    if isinstance(value, str) and _are_messages(found := unpack(value)):  # a cell of CSV
+    if isinstance(value, str) and are_messages(found := unpack(value)):  # a cell of CSV
         value = found
         changes.append(("messages read out of text", ""))
-    if _are_messages(value):
+    if are_messages(value):
         messages = [{key: each[key] for key in ("role", "content")} for each in value]
         asked = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
         if behind := messages[asked:] if asked else []:
@@ -116,10 +116,15 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
     return Problem(index, text, answer, messages, fault if text.strip() else "no problem", tuple(changes))
 
 
-def _are_messages(thing: Any) -> TypeGuard[Messages]:
-    return isinstance(thing, list) and all(
-        isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("role", "content"))
-        for each in thing
+def are_messages(thing: Any) -> TypeGuard[Messages]:
+    """Check that a value is chat messages, at least one, each with a role and text."""
+    return (
+        isinstance(thing, list)
+        and bool(thing)
+        and all(
+            isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("role", "content"))
+            for each in thing
+        )
     )
 
 

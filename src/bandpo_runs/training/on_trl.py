@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import math
+import os
 import re
 import shlex
 import sys
@@ -39,6 +40,7 @@ from ..config.run_folder import check_free, check_same_run, is_finished
 from ..config.trust import check_attention
 from ..data.rows import rows_and_reward
 from ..files.locks import locked
+from ..files.reading import read_json_lines
 from ..files.writing import write_atomically
 from ..provenance import hardware, source_commit, versions
 from . import checkpoints, models, processes
@@ -163,6 +165,8 @@ def _run(
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
+            if (folder / HELD_OUT).exists():  # a kill may have left half a line
+                os.truncate(folder / HELD_OUT, read_json_lines(folder / HELD_OUT)[1])
         write_atomically(folder / "config.yaml", config.to_yaml().encode())
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
@@ -262,7 +266,10 @@ class _Recorder(TrainerCallback):
         self.on_row(row)
 
     def _keep_answers(self, row: Row) -> None:
-        """Add an evaluation to held_out.jsonl, where a resumed run may write one twice; the last one counts."""
+        """Add an evaluation to held_out.jsonl.
+
+        A resumed run may write one twice; the last one counts.
+        """
         examples = [self.validation.answers[number] for number in sorted(self.validation.answers)]
         line = {"step": row["step"], "scores": self.validation.by_question, "answers": examples}
         with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Check a run before its weights are loaded, and fill in what is left open, to fit the machine and the data."""
+"""Check a run before its weights are loaded. What is left open is filled in, to fit the machine and the data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from bandpo.errors import UserError, counted
 
 from ..config.recipe import RunConfig, build, merge
 from ..config.trust import check_attention
+from ..data.problems import are_messages
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
@@ -49,13 +49,19 @@ class _Model(NamedTuple):
     chat: bool = True  # it has a chat template
 
     def memory(self, answers: int, tokens: int, full: Mapping[str, Any]) -> float:
-        """Estimate the peak in bytes: weights, gradients, Adam's two numbers, logits, and what layers keep."""
-        of_layers = 4 if full["trainer"].get("activation_checkpointing") else 80
+        """Estimate the peak in bytes.
+
+        It is that of weights, gradients, Adam's two numbers, logits, and what layers keep.
+        """
+        again = full["trainer"].get("activation_checkpointing") or full["trainer"].get("gradient_checkpointing")
+        of_layers = 4 if again else 80
         of_answers = answers * tokens * (12 * self.vocabulary + of_layers * self.width)
         return (4 if full.get("lora") else 16) * self.parameters + of_answers
 
 
-def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[str, Any], list[str]]:
+def prepare(
+    node: Mapping[str, Any], *, is_recipe: bool = False, resume: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """Check a run against machine, model and data, and fill in what it leaves open.
 
     Of a recipe that is only what must be set: it holds nothing out, and keeps TRL's own values, unless it says so.
@@ -90,21 +96,24 @@ def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[s
         several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
         raise UserError(several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1)))
 
-    full = merge(_required(data, on_cpu, bf16), node)
+    full = merge(_required(trainer, data, on_cpu, bf16), node)
     full = full if is_recipe else merge(_usual(full, model, data, on_cpu), full)
-    memory = torch.cuda.mem_get_info()[0] if not on_cpu else _free_memory()
+    for problem in _missing_packages(full):  # of the reward that was chosen
+        raise UserError(problem)
+    memory = _free_memory(on_cpu)
     _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
     if not is_recipe:
         _add_evaluation(full, config, on_cpu)
     full.setdefault("output", _output(config))
-    return full, [_machine(config.trainer, on_cpu, memory), *_lines(full, config, _room(full, model, data, memory))]
+    room = _room(full, model, data, memory, resume)
+    return full, [_machine(config.trainer, on_cpu, memory), *_lines(config, room)]
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
-    uses = {"trl", node.get("reward"), node.get("data", {}).get("source"), "lora" if node.get("lora") else None}
+    uses = {"trl", str(node.get("reward")), str(node.get("data", {}).get("source")), "lora" if node.get("lora") else ""}
     needs = [need for name, need in _NEEDS.items() if name in uses and importlib.util.find_spec(need[0]) is None]
-    return [f"{package} is not installed: pip install 'bandpo[{extra}]'" for package, extra in needs]
+    return [f"{package} is not installed; pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
 def _size(place: str) -> _Model:
@@ -131,19 +140,20 @@ def _read(node: dict[str, Any]) -> _Data:
         raise UserError(
             "there is no data to train on: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
         )
-    if node.setdefault("source", "file") != "file":
+    if node.setdefault("source", "file") not in ("file", "hub"):
         return _Data(node)
-    from ..data.readers import file_rows
+    from ..data.readers import file_rows, hub_rows
 
     path = str(node.get("path") or "")
-    reader = file_rows(Path(path), f"data.path {path!r}")
-    rows = list(islice(reader, 1000))
+    if node["source"] == "hub":
+        rows = list(hub_rows(path, None, node.get("split", "train"), then="data.source=file data.path=FILE")[0])
+    else:
+        rows = list(file_rows(Path(path), f"data.path {path!r}"))
     if not rows:
         raise UserError(f"data.path {path!r} has no rows")
     names = list(dict.fromkeys(name for row in rows for name in row))
     prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
-    first = rows[0].get(prompt)
-    talks = isinstance(first, list) and bool(first) and first[-1].get("role") == "assistant"
+    talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
     answer = node.setdefault("answer", next((name for name in _ANSWERS if name in names), prompt if talks else None))
     for key, name in (("prompt", prompt), ("answer", answer)):
         if name not in names:
@@ -151,10 +161,10 @@ def _read(node: dict[str, Any]) -> _Data:
             raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
     golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows if answer != prompt and row.get(answer)]
     numbers = bool(golds) and all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
-    return _Data(node, len(rows) + sum(1 for _ in reader), numbers, max(len(str(row.get(prompt))) for row in rows))
+    return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
 
 
-def _required(data: _Data, on_cpu: bool, bf16: bool) -> dict[str, Any]:
+def _required(trainer: Mapping[str, Any], data: _Data, on_cpu: bool, bf16: bool) -> dict[str, Any]:
     """Return a value for what every run must have, but for the batch."""
     by_answers = "last-number" if data.numbers else "math"
     return {
@@ -167,7 +177,7 @@ def _required(data: _Data, on_cpu: bool, bf16: bool) -> dict[str, Any]:
             "num_generations": 8,
             "max_completion_length": 64 if on_cpu else 512,
             "use_cpu": on_cpu,
-            "bf16": bf16,
+            "bf16": bf16 and not trainer.get("fp16"),
             "fp16": not on_cpu and not bf16,
         },
     }
@@ -187,23 +197,24 @@ def _usual(full: Mapping[str, Any], model: _Model, data: _Data, on_cpu: bool) ->
 
 
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:
-    """Choose a batch of 4 optimizer steps on 32 answers each, in parts that fit the memory."""
+    """Choose a batch of 4 optimizer steps on 32 answers, in parts that fit the memory."""
     trainer, longest = full["trainer"], full["trainer"]["max_completion_length"]
     tokens = (longest if isinstance(longest, int) else 0) + data.longest // 3
     each = next((n for n in (32, 16, 8, 4, 2) if model.memory(n, tokens, full) < 0.8 * memory), 1)
-    each = trainer.setdefault("per_device_train_batch_size", max(each, processes.count()))
+    each *= processes.count() if each * processes.count() <= 32 else 1
+    each = trainer.setdefault("per_device_train_batch_size", -(-each // processes.count()) * processes.count())
     whole = "steps_per_generation" in trainer or not isinstance(each, int)
     parts = trainer.setdefault("gradient_accumulation_steps", 1 if whole else max(1, 32 // each))
     trainer.setdefault("steps_per_generation", 4 * parts if isinstance(parts, int) else 4)
 
 
 def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> None:
-    """Log a row a round, save and evaluate four times, and evaluate before the first round."""
+    """Log a row a round, save and evaluate four times, and evaluate at the start."""
     trainer, quarter = full["trainer"], max(1, config.rounds // 4)
     trainer.setdefault("logging_steps", config.steps_per_round)
     full.setdefault("save_every", quarter)
     if config.data.eval_size:
-        alone = config.data.eval_size if on_cpu else trainer["per_device_train_batch_size"]
+        alone = config.data.eval_size if full["shared_prompts"] else trainer["per_device_train_batch_size"]
         evaluation = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": quarter * config.steps_per_round}
         evaluation |= {"num_generations_eval": 1, "per_device_eval_batch_size": alone}
         full["trainer"] = evaluation | trainer
@@ -216,10 +227,15 @@ def _output(config: RunConfig) -> str:
     return f"runs/{model}/{rule}" + (f"-seed{config.seed}" if config.seed else "")
 
 
-def _free_memory() -> float:
+def _free_memory(on_cpu: bool) -> float:
+    """Return the bytes that one process may take. Several agree on a share of all."""
     import psutil  # comes with TRL
 
-    return psutil.virtual_memory().available
+    if on_cpu:
+        memory = psutil.virtual_memory()
+        return memory.available if processes.count() == 1 else memory.total / processes.count()
+    free, total = torch.cuda.mem_get_info(int(os.environ.get("LOCAL_RANK", "0")))
+    return free if processes.count() == 1 else total
 
 
 def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
@@ -234,24 +250,24 @@ def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
     return f"Machine: {torch.cuda.get_device_name()}, {_gb(memory)} of memory free; {precision}.{several}"
 
 
-def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) -> str:
+def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, resume: bool) -> str:
     """Say what a run takes. Raises UserError where memory or disk have less."""
-    answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"]
+    answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"] or 0
     needed = model.memory(max(1, answers // processes.count()), tokens + data.longest // 3, full)
     if needed > memory:
         what = f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free"
-        raise UserError(f"{what}: take {'' if full.get('lora') else '--lora, or '}a smaller model")
+        raise UserError(f"{what}: take a smaller trainer.per_device_train_batch_size, --lora, or a smaller model")
     # The model, and two checkpoints and a third that is being written, of weights and both of Adam's numbers.
     disk = 0 if full.get("lora") else (40 if full.get("save_every") else 4) * model.parameters
     output = Path(full["output"]).absolute()
     free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
-    if disk > free:
+    if disk > free and not resume:  # what is resumed has its checkpoints
         what = f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free"
         raise UserError(f"{what}: save_every=0 takes {_gb(4 * model.parameters)}, and -o another folder")
     return f"about {_gb(needed)} of memory and {_gb(disk)} of disk"
 
 
-def _lines(full: Mapping[str, Any], config: RunConfig, room: str) -> list[str]:
+def _lines(config: RunConfig, room: str) -> list[str]:
     group, questions = config.trainer["num_generations"], config.prompts_per_round
     rate = config.trainer.get("learning_rate", 1e-6)
     lora = f", LoRA of rank {config.lora}" if config.lora else ""

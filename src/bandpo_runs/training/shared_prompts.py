@@ -25,7 +25,7 @@ _DRAWN = ("drawn_logps", "drawn_entropies")  # among TRL's outputs of a generati
 
 
 def why_not(args: Any, model: Any) -> str:
-    """Say why `SharedPrompts` would not train as TRL does under these settings; "" if it would."""
+    """Say why `SharedPrompts` would not train as TRL does; "" if it would."""
     changed = [name for name in NEUTRAL if getattr(args, name, None) not in (*NEUTRAL[name], None)]
     settings = {
         "generation_kwargs is set": bool(args.generation_kwargs),
@@ -35,6 +35,14 @@ def why_not(args: Any, model: Any) -> str:
         "activation_checkpointing reads answers again": getattr(args, "activation_checkpointing", False)
         or getattr(args, "gradient_checkpointing", False),
         "vLLM samples": args.use_vllm,
+        "an entropy term or mask needs entropies of all answers": getattr(args, "entropy_coef", 0) != 0
+        or getattr(args, "use_adaptive_entropy", False)
+        or getattr(args, "top_entropy_quantile", 1.0) < 1,
+        "a rule that moves needs ratios of all answers": "controlled" in str(args.trust_region),
+        "pad_to_multiple_of or mask_truncated_completions lays answers out anew": bool(
+            getattr(args, "pad_to_multiple_of", None) or args.mask_truncated_completions
+        ),
+        "experts are balanced by a loss of their own": getattr(model.config, "output_router_logits", False),
         "several processes train": args.world_size > 1,
         "this release of TRL samples in another way": tuple(
             inspect.signature(GRPOTrainer._generate_single_turn).parameters
@@ -80,7 +88,7 @@ class _Shared(GRPOTrainer):
         return super()._generate_and_score_completions(inputs) | dict(zip(_DRAWN, self._drawn, strict=True))
 
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, *others, **named):
-        """Return log-probabilities and entropies of the answers' tokens; old ones where there is no gradient."""
+        """Return log-probabilities and entropies. Those without a gradient are old."""
         if not torch.is_grad_enabled():  # of the answers that were just sampled
             return *self._drawn, None
         assert self._loss_inputs is not None
@@ -125,7 +133,7 @@ def _entropy(logps: Tensor) -> Tensor:
 
 
 def _hidden(model: Any, ids: Tensor, prompt: int) -> Tensor:
-    """Return the hidden states from a prompt's last token on, of prompts of this length and their answers."""
+    """Return the hidden states from a prompt's last token on. Prompts have this length."""
     cache, last, of = _prefill(model, ids[:, :prompt])
     if ids.shape[1] == prompt:
         return last[of, None]
@@ -134,7 +142,10 @@ def _hidden(model: Any, ids: Tensor, prompt: int) -> Tensor:
 
 
 def _prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]:
-    """Return the cache and last hidden state of each distinct prompt, and which of them each prompt is."""
+    """Read each distinct prompt once.
+
+    Returns its cache, its last hidden state, and which of them each prompt is.
+    """
     distinct, of = prompts.unique(dim=0, return_inverse=True)
     common = min(int((distinct == distinct[0]).all(0).cumprod(0).sum()), distinct.shape[1] - 1)
     cache = DynamicCache()
@@ -179,7 +190,7 @@ def sample(
 def _drawn(
     model: Any, prompts: Tensor, ends: list[int], longest: int, temperature: float
 ) -> Iterator[tuple[int, int, float, float]]:
-    """Yield each drawn token: its prompt's number, the token, its log-probability, the entropy."""
+    """Yield each drawn token as (prompt's number, token, log-probability, entropy)."""
     cache, hidden, of = _prefill(model, prompts)
     running = torch.arange(len(prompts), device=prompts.device)
     for _ in range(longest):

@@ -70,7 +70,7 @@ class Validation:
     def __init__(self, reward: Reward, accuracy: bool) -> None:
         self._kind = "acc" if accuracy else "reward"
         self._scores: dict[str, dict[int, list[float]]] = {}
-        self.by_question: list[float] = []
+        self.by_question: dict[int, float] = {}
         self.answers: dict[int, tuple[Any, str]] = {}
 
         @functools.wraps(reward)
@@ -97,7 +97,7 @@ class Validation:
                 for row, values in by_row.items():
                     scores.setdefault(name, {}).setdefault(row, []).extend(values)
         out = {}
-        self.by_question = [float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)]
+        self.by_question = {row: float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)}
         for name, by_row in scores.items():
             # The same for all, unless a reward did not apply to some, or processes were evened out by repeating some.
             least = min(map(len, by_row.values()))
