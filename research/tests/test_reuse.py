@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bandpo import doctor
+from bandpo import clipping
 from bandpo.clipping import _AT_ONE_USE
 from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
@@ -134,7 +134,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert round(higher, 2) == 0.07
     assert band == 0
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
-    said = (root / "src" / "bandpo_runs" / "training" / "doctor.py").read_text()
+    said = (root / "src" / "bandpo" / "clipping.py").read_text()
     assert f"half the best rate cost {half}." in said
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
     assert f"half or twice the best rate cost {half} or {twice} " in (root / "docs" / "choose.md").read_text()
@@ -145,8 +145,8 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
         for rule in ("GRPO .2/.2", "Band-KL .05")
     )
     assert len(more) == 5
-    assert f"GRPO's clip ended {-clip[-1].value:.3f} to {-clip[0].value:.3f} below no clip" in doctor.MORE
-    assert f"Band-KL 0.05 level with it to {band[-1].value:.3f} above" in doctor.MORE
+    assert f"GRPO's clip ended {-clip[-1].value:.3f} to {-clip[0].value:.3f} below no clip" in clipping.MORE
+    assert f"Band-KL 0.05 level with it to {band[-1].value:.3f} above" in clipping.MORE
     assert band[0].low < 0 < band[0].high
     worlds = {place[1] for place, _ in rows if place[0] == "reuse once"}
     once = {
@@ -157,7 +157,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
-    assert "15 of 15 rules ended within 0.02 of no clip" in doctor.ONCE
+    assert "15 of 15 rules ended within 0.02 of no clip" in clipping.ONCE
     said = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
     said["docs/report/index.md"] = "fifteen of fifteen"
     for page, count in said.items():

@@ -50,7 +50,7 @@ def test_a_model_learns_from_a_file(home, capsys):
     assert [each["step"] for each in evaluations] == [0, 4, 8]
     assert all(len(each["scores"]) == 4 and len(each["answers"]) == 3 for each in evaluations)
     (result,) = [line for line in out if line.startswith("Reward on 4 held-out questions: ")]
-    before, after = (sum(each["scores"]) / 4 for each in (evaluations[0], evaluations[-1]))
+    before, after = (sum(each["scores"].values()) / 4 for each in (evaluations[0], evaluations[-1]))
     assert f": {before:.3f} [" in result
     assert f", {after:.3f} [" in result
     question = evaluations[0]["answers"][0][0].removesuffix(" =")
@@ -121,8 +121,9 @@ def test_the_outcome_says_what_was_learned(capsys):
     from bandpo_runs.cli import show_outcome
 
     config = SimpleNamespace(reward="last-number", data=SimpleNamespace(template="<{prompt}>"))
-    before = {"scores": [0.0, 0.0, 1.0, 0.0] * 25, "answers": [["<1 + 1>", "3"]]}
-    after = {"scores": [1.0, 0.0, 1.0, 1.0] * 25, "answers": [["<1 + 1>", "2,\n yes"]]}
+    before = {"scores": dict(enumerate([0.0, 0.0, 1.0, 0.0] * 25)), "answers": [["<1 + 1>", "3"]]}
+    after = {"scores": dict(enumerate([1.0, 0.0, 1.0, 1.0] * 25)), "answers": [["<1 + 1>", "2,\n yes"]]}
+    after["scores"][100] = 1.0  # which was not scored before
     show_outcome._show_held_out(before, after, config)
     _, result, *answers = capsys.readouterr().out.splitlines()
     assert result == (

@@ -106,6 +106,7 @@ def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
         ({"model": "./model", "data": 3}, "data must be settings by name, got 3"),
         ({"model": "./model", "data": {"path": "text.jsonl"}},
          r"data.path 'text.jsonl' has no column of the prompt; it has \['text', 'answer'\]: data.prompt=COLUMN n"),
+        ({"model": "./model", "data": {"path": "gap.jsonl"}}, "data.path 'gap.jsonl': row 2 has no 'answer'"),
         ({"model": "./model", "data": {"path": "rows.jsonl"}, "rounds": "many"}, "rounds: Input should be a valid"),
         ({"model": "./model", "data": {"path": "rows.jsonl"}, "trainer": {"max_completion_length": "x"}},
          "trainer.max_completion_length"),
@@ -113,6 +114,7 @@ def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
 )  # fmt: skip
 def test_a_mistake_is_named(home, node, message):
     write([{"text": "x", "answer": 1}], "text.jsonl")
+    write([{"prompt": "x", "answer": 1}, {"prompt": "y", "answer": ""}], "gap.jsonl")
     with pytest.raises(UserError, match=message):
         prepare(node)
 

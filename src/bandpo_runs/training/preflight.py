@@ -159,8 +159,11 @@ def _read(node: dict[str, Any]) -> _Data:
         if name not in names:
             what = f"has no column {name!r}" if name else f"has no column of the {key}"
             raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
-    golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows if answer != prompt and row.get(answer)]
-    numbers = bool(golds) and all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
+    for number, row in enumerate(rows, 1):
+        if row.get(answer) in (None, ""):
+            raise UserError(f"data.path {path!r}: row {number} has no {answer!r}")
+    golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows]
+    numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
     return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
 
 
