@@ -1,6 +1,7 @@
 """`bandpo train MODEL --data FILE`, from the line that a person types to the end."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,19 @@ def test_the_outcome_says_what_was_learned(capsys):
         "[+40.0, +60.0]."
     )
     assert answers == ["  1 + 1", "    before: 3", "    after:  2, yes"]
+
+
+def test_half_a_line_of_a_killed_evaluation_is_cut_off(home, capsys):
+    assert main(LINE) == 0
+    folder = Path(lines_of(capsys)[-1])
+    whole = (folder / HELD_OUT).read_text()
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "finished": False}))
+    first, _, _ = whole.splitlines(keepends=True)
+    (folder / HELD_OUT).write_text(first + '{"step": 4, "sco')
+    for checkpoint in (folder / "checkpoints").glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)  # the evaluation comes before it
+    assert main([*LINE, "--resume"]) == 0
+    rows = [json.loads(line) for line in (folder / HELD_OUT).read_text().splitlines()]
+    assert rows[0] == json.loads(first)
+    assert rows[-1]["step"] == 8

@@ -59,7 +59,7 @@ class RunLog(TrainerCallback):
     def in_words(self, state: Any) -> str:
         """Say what share of the tokens the rule clipped, and what that means.
 
-        Returns "" for a rule that is no clip, and where no token was seen.
+        Returns "" for a rule that does not clip, and where no token was seen.
         """
         rows = [row for row in state.log_history if row.get("bandpo/tokens")]
         if not rows or self.region == Clip(1.0, math.inf):
