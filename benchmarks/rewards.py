@@ -36,8 +36,10 @@ from pathlib import Path
 import psutil
 
 from bandpo.rewards import grading
+from bandpo.rewards.workers import comparisons
 from bandpo.rewards.workers.pool import Stopped
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
+from csv_rows import write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 
@@ -114,7 +116,7 @@ def speed(runs: int) -> list[dict]:
         ("made answers, each to its own question", _grade, [made(seed, group=1) for seed in seeds]),
         ("made answers, 16 to a question, every one parsed", _parse_all, [made(seed) for seed in seeds]),
     ):
-        grading._forget_pool()
+        comparisons.forget_pool()
         times, costs, grades = [], [], []
         for rows in sets:
             before, began = _cpu_seconds(), time.perf_counter()
@@ -142,7 +144,7 @@ def speed(runs: int) -> list[dict]:
             cut = statistics.quantiles(singles, n=100)
             row["p50_ms"], row["p99_ms"] = round(cut[49], 3), round(cut[98], 1)
         found.append({**row, "runs": runs, **_facts()})
-        grading._pool().close()
+        comparisons.pool().close()
     return found
 
 
@@ -152,7 +154,7 @@ def _grade(rows):
 
 def _parse_all(rows):
     pairs = [(row["answer"], grading.final_answer(row["text"])) for row in rows]
-    return grading._pool().map([[right, grading.bare(found.answers[-1])] for right, found in pairs if found])
+    return comparisons.pool().map([[right, grading.bare(found.answers[-1])] for right, found in pairs if found])
 
 
 def _parser_pairs(rows):
@@ -321,7 +323,7 @@ def _mutated(rng: random.Random, text: str, real: list[dict[str, str]]) -> str:
 def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) -> Iterator[dict]:
     """Grade them, in batches like those of a training step; the row after each batch, added to the row `before`."""
     grading.grade(["Answer: 3+4"] * 2, ["7", "8"])
-    pool, parent = grading._pool(), psutil.Process()
+    pool, parent = comparisons.pool(), psutil.Process()
     row = {"case": case, **dict.fromkeys(("answers", "parsed", "right", "seconds", "cpu_s", "longest_s"), 0)}
     row |= dict.fromkeys(("unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"), 0)
     row |= dict.fromkeys(("parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb"), 0) | before
@@ -410,7 +412,7 @@ def _cpu_seconds() -> float:
 
 def _facts() -> dict:
     return {
-        "workers": grading._pool().size,
+        "workers": comparisons.pool().size,
         "load": round(os.getloadavg()[0], 1),
         "hardware": hardware(gpu=False),
         "python": platform.python_version(),

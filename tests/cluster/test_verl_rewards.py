@@ -56,8 +56,8 @@ def made(rng):
     return filling + rng.choice(MARKS) + answer + after, rng.choice([answer, pieces(2), "42"])
 
 
-def test_dapo_strict_is_verls_own_on_made_answers():
-    """verl 0.9 then takes a box where it finds no answer; what is before that, and all else, is the same."""
+def test_dapo_and_dapo_strict_are_verls_own_on_made_answers():
+    """verl 0.9.1 then takes a box where it finds no answer; what is before that, and all else, is the same."""
     rng = random.Random(0)
     count = dict.fromkeys(("right", "wrong", "no answer", "box"), 0)
     for _ in range(8_000):
@@ -68,6 +68,7 @@ def test_dapo_strict_is_verls_own_on_made_answers():
         (graded,) = grade([text], [right], "dapo-strict")
         assert graded.score == correct
         theirs = math_dapo.compute_score(text, right)
+        assert rewards.compute_score_dapo("math_dapo", text, right) == {**theirs, "dataset": "math_dapo"}, (text, right)
         if read == "[INVALID]" and theirs["pred"] != read:
             count["box"] += 1
             assert not correct

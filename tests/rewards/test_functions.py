@@ -16,7 +16,9 @@ from bandpo.rewards import grading
 from bandpo.rewards.functions import (
     RewardError,
     compute_score,
+    compute_score_dapo,
     compute_score_dapo_strict,
+    dapo,
     dapo_strict,
     exact,
     guarded,
@@ -25,6 +27,7 @@ from bandpo.rewards.functions import (
     resolve,
     text_of,
 )
+from bandpo.rewards.workers import comparisons
 from bandpo.rewards.workers.pool import Pool, Stopped
 
 # ---- exact
@@ -109,13 +112,30 @@ def test_the_rewards_are_the_scorers():
     assert math_reward(TEXTS, answer=ANSWERS, prompts=["?"] * 4) == [1.0, 1.0, 0.0, 0.0]
     assert math_reward(MESSAGES, answer=ANSWERS) == [1.0, 1.0, 0.0, 0.0]
     assert dapo_strict(MESSAGES, answer=["1+x", 42, "43", "42"], trainer_state=None) == [1.0, 0.0, 1.0, 0.0]
+    assert dapo([*TEXTS[1:], "\\boxed{7}"], ["**42", "42", "x", "7"]) == [1.0, 0.0, 0.0, 1.0]
     with pytest.raises(ValueError, match="as many"):
         math_reward(TEXTS, answer=ANSWERS[1:])
 
 
+@pytest.mark.parametrize("reward", [math_reward, dapo_strict, dapo])
+def test_right_answers_may_stand_in_other_columns(reward):
+    text, wrong = ["Answer: 7"], ["8"]
+    assert reward(text, ground_truth=["7"], solution=wrong, reward_model=wrong, level=[1]) == [1]
+    assert reward(text, solution=["7"], prompts=["?"]) == [1]
+    assert reward(text, reward_model=[{"style": "rule", "ground_truth": "7"}]) == [1]
+    assert reward(text, answer=wrong, ground_truth=["7"]) == [0], "answer comes first"
+    assert reward(text, answer=[{"ground_truth": 7}]) == [1]
+    with pytest.raises(
+        ValueError, match=r"in a column answer, ground_truth or solution; the columns are prompts, gold$"
+    ):
+        reward(text, prompts=["?"], gold=["7"], trainer_state=None)
+    with pytest.raises(ValueError, match=r"the columns are none$"):
+        reward(text)
+
+
 def test_the_share_that_cannot_be_read_is_logged(monkeypatch):
     logged = {}
-    monkeypatch.setattr(grading, "_pool", lambda: SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks)))
+    monkeypatch.setattr(grading, "pool", lambda: SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks)))
     math_reward(
         ["Answer: 1", *TEXTS[1:], "Answer: $1+y$"], answer=["1", *ANSWERS[1:], "42"], log_metric=logged.__setitem__
     )
@@ -125,7 +145,7 @@ def test_the_share_that_cannot_be_read_is_logged(monkeypatch):
 def test_a_fault_of_the_scorer_ends_no_training(monkeypatch):
     """It is a grade of its own, wrong, and said once."""
     pool = Pool("worker_tasks:fail", seconds=1, size=1)
-    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    monkeypatch.setattr(grading, "pool", lambda: pool)
     logged = {}
     with pytest.warns(RuntimeWarning, match=r"worker_tasks:fail raised ValueError: what is that .*\\sqrt\{2\}") as said:
         assert math_reward([r"Answer: $\sqrt{2}$", "Answer: 7"], ["7"] * 2, log_metric=logged.__setitem__) == [0, 1]
@@ -138,8 +158,8 @@ def test_a_fault_of_the_scorer_ends_no_training(monkeypatch):
 
 def test_a_scorer_that_cannot_grade_at_all_is_an_error(monkeypatch):
     """Unlike an answer that makes it fail: else a training would go on with nothing but zeros."""
-    pool = Pool("worker_tasks:fail", seconds=1, size=1, warm_up=grading._WARM_UP)
-    monkeypatch.setattr(grading, "_pool", lambda: pool)
+    pool = Pool("worker_tasks:fail", seconds=1, size=1, warm_up=comparisons.WARM_UP)
+    monkeypatch.setattr(grading, "pool", lambda: pool)
     with pytest.raises(RewardError, match="a worker cannot load worker_tasks:fail: ValueError: what is that"):
         resolve("math")(completions=[r"Answer: $\sqrt{2}$"], answer=["7"])
     pool.close()
@@ -155,12 +175,14 @@ def test_what_verl_gets():
     assert compute_score("any", "nothing", "42") == {**WRONG, "pred": "[INVALID]"}
     assert compute_score_dapo_strict("any", TEXTS[1], "42") == {**WRONG, "pred": "**42"}
     assert compute_score_dapo_strict("any", "Answer: 42", "42")["score"] == 1.0
+    assert compute_score_dapo_strict("any", "\\boxed{42}", "42") == {**WRONG, "pred": "[INVALID]"}
+    assert compute_score_dapo("any", "\\boxed{42}", "42") == {**WRONG, "score": 1.0, "acc": True, "pred": "42"}
 
 
 def test_they_have_names():
     assert resolve("math")(completions=MESSAGES, answer=ANSWERS) == [1.0, 1.0, 0.0, 0.0]
     assert resolve("dapo-strict")(completions=["Answer: 42"], answer=["42"]) == [1.0]
-    with pytest.raises(UserError, match="'exact', 'last-number', 'math', 'dapo-strict', 'reasoning-gym' or 'module:"):
+    with pytest.raises(UserError, match="'exact', 'last-number', 'math', 'dapo-strict', 'dapo', 'reasoning-gym' or '"):
         resolve("maths")
 
 
@@ -346,7 +368,7 @@ def test_a_module_there_takes_the_place_of_no_other(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("exactly", "reward must be 'exact', 'last-number', 'math', 'dapo-strict', 'reasoning-gym' or "),
+        ("exactly", "reward must be 'exact', 'last-number', 'math', 'dapo-strict', 'dapo', 'reasoning-gym' or "),
         ("no_such_module:f", "reward 'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (":f", "reward ':f' cannot be imported: "),
         ("math:pi", "reward 'math:pi' must be a function, got float"),

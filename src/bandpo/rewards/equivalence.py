@@ -17,23 +17,21 @@ from typing import Any
 
 import sympy
 from antlr4.atn.PredictionMode import PredictionMode
-from latex2sympy2_extended import NormalizationConfig, latex2sympy2
-from math_verify import LatexExtractionConfig, parse, verify
+from latex2sympy2_extended import NormalizationConfig, latex2sympy2, normalize_latex
+from math_verify import verify
 from sympy.core import cache, random
+from sympy.core.function import AppliedUndef
 
 from . import sizes
+from .lexicon import P
 from .sizes import Refused, size
 
-_FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
-_LIST = re.compile(rf"{_FORMULA}(?:\s*(?:[,;]|[,;]?\s*(?:and|or))\s*{_FORMULA})*")
-_DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
 # Units are taken off before, from a list of them: its own has "by", "more", "o" and "ab".
 _NORMAL = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
-_LATEX = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=_NORMAL)]
-_INNER = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)"
 _GROUP = r"(?:[^{}]|\{[^{}]*\})"
 # What its grammar does not know, in what it does.
 _REWRITTEN = [
+    (re.compile(r"\\?\$|(?<!\\)\\[()\[\]]"), ""),  # delimiters
     (re.compile(r"\\(?:[bp])mod(?![a-z])"), r"\\mod"),
     (re.compile(r"\\varnothing"), r"\\emptyset"),
     (re.compile(r"\\[dt]?binom\s*(\w)\s*(\w)"), r"\\binom{\1}{\2}"),
@@ -43,12 +41,14 @@ _REWRITTEN = [
     *(
         (re.compile(rf"{begin}({_GROUP}*)\\{old}(?![a-z])({_GROUP}*){end}"), rf"\\{new}{{\1}}{{\2}}")
         for old, new in (("over", "frac"), ("choose", "binom"))
-        for begin, end in ((r"\{", r"\}"), (r"(?<=^\$)", r"(?=\$$)"))
+        for begin, end in ((r"\{", r"\}"), ("^", "$"))
     ),
     (re.compile(r"\\\{\s*\\\}"), r"\\emptyset "),
     (re.compile(r"(\\sqrt\[\w+\])\s*(\d)"), r"\1{\2}"),
-    (re.compile(r"\\l(?:angle|brace)|\\r(?:angle|brace)"), lambda m: _BRACKETS[m[0]]),
-    (re.compile(rf"\\?(?<![A-Za-z])sqrt\s*\({_INNER}\)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\langle"), "("),
+    (re.compile(r"\\rangle"), ")"),
+    (re.compile(r"\\([lr])brace"), lambda match: "\\{" if match[1] == "l" else "\\}"),
+    (re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
     (
         re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
@@ -58,66 +58,31 @@ _REWRITTEN = [
     # To its grammar 2(21) and 2{21} are mixed numbers, 23.
     (re.compile(r"(?<![_^\\A-Za-z}.\d])(\d+)\s*(?=[({]\s*\d)"), r"\1\\cdot "),
 ]
-_BRACKETS = {"\\langle": "(", "\\rangle": ")", "\\lbrace": "\\{", "\\rbrace": "\\}"}
-_INDEX = re.compile(r"_\{?\s*i\s*=")
-_TRIGONOMETRY = re.compile(r"(?<!arc)(?:sin|cos|tan|cot|sec|csc)")
-_DEGREES = re.compile(r"(?:(\d+(?:\.\d+)?)\s*)?\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
-_INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
 class _Reader(latex2sympy2._Latex2Sympy):
-    """Read LaTeX as math-verify does, in two stages. Letters stay as they are, and nothing is computed yet.
+    """Read LaTeX as math-verify does. Letters stay as they are, and nothing is computed yet."""
 
-    The two stages: first without full context, which gives the same tree or an error, in half the time.
-    """
-
-    modes = (PredictionMode.SLL, PredictionMode.LL)
-    mode = PredictionMode.LL
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, mode: PredictionMode) -> None:
         # x is not X, and \Pi not \pi; the same letters are the same symbols in the right answer and in the other.
-        self.config = latex2sympy2.ConversionConfig(lowercase_symbols=False)
-        self.is_real = True
+        super().__init__(is_real=True, config=latex2sympy2.ConversionConfig(lowercase_symbols=False))
+        self.mode = mode
 
     def create_parser(self, latex_str: str) -> Any:
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self.mode
         return parser
 
-    def parse(self, latex_str: str) -> Any:
-        self.i_is_index = bool(_INDEX.search(latex_str))
-        for mode in self.modes:
-            self.mode = mode
-            try:
-                return super().parse(latex_str)
-            except Refused:
-                raise
-            except Exception:
-                if mode == PredictionMode.LL:
-                    raise
-        raise AssertionError
-
-    def convert_atom_expr(self, atom_expr: Any) -> Any:
-        found = super().convert_atom_expr(atom_expr)
-        if self.i_is_index:
-            return found
-        if isinstance(found, sympy.Pow) and str(found.base) == "i":
-            return sympy.Pow(sympy.I, found.exp, evaluate=False)
-        return sympy.I if str(found) == "i" else found
-
     def parse_number(self, text: str) -> Any:
         """Parse decimals exactly. Many places are somebody's rounding, and compared as such."""
-        found = super().parse_number(text)
-        _, _, places = text.partition(".")
-        return sympy.Rational(text.replace(",", "")) if 0 < len(places) < 6 and places.isdigit() else found
+        return (sympy.Rational if re.search(r"\.[0-9]{1,5}$", text) else super().parse_number)(text.replace(",", ""))
 
     def convert_interval(self, expr: Any) -> Any:
         """Convert (4, -3) to a point. [4, -3] is refused, of which the parser would make one, too."""
-        found = super().convert_interval(expr)
-        if isinstance(found, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
+        read = super().convert_interval(expr)
+        if isinstance(read, sympy.Tuple) and not expr.getText().startswith(("(", "\\left(")):
             raise Refused
-        return found
+        return read
 
     # These three are computed at once by the reader.
 
@@ -125,20 +90,15 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
 
     def convert_func_arg(self, arg: Any) -> Any:
-        found = super().convert_func_arg(arg)
-        size(found)
-        name = arg.parentCtx.func_normal_single_arg()
-        if name is not None and name.start.text in ("\\Gamma", "\\gamma") and size(found) > 12:
+        read = super().convert_func_arg(arg)
+        if size(read) > 12 and re.match(r"\\[Gg]amma", arg.parentCtx.getText()):
             raise Refused
-        return found
+        return read
 
     def handle_gcd_lcm(self, f: str, args: Any) -> Any:
-        if any(size(arg) > 1000 for arg in args):
+        if max(map(size, args)) > 1000:
             raise Refused
         return super().handle_gcd_lcm(f, args)
-
-
-latex2sympy2._Latex2Sympy = _Reader  # looked up by this name wherever math-verify parses
 
 
 def compare(task: list[str]) -> list[Any]:
@@ -149,227 +109,168 @@ def compare(task: list[str]) -> list[Any]:
     random.seed(0)
     cache.clear_cache()
     try:
-        read = [_parse(answer) for answer in answers]
-        if any(value is None for value in read):
-            return [False, None]
-        gold = _parse_right(right)
-        same = gold is not None and all(_equal(gold, value) for value in read)
-        return [same, _shown(read[-1])]
-    except MemoryError:
-        raise
-    except Refused:
-        return [False, None]
+        values = [_parse(answer) for answer in answers]
+        return [all(_equal(_parse(right), value) for value in values), str(values[-1])[:1000]]
     except Exception as error:  # an answer that sympy cannot take is wrong; an error in these files is ours
-        if traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (__file__, sizes.__file__):
+        ours = traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (__file__, sizes.__file__)
+        if isinstance(error, MemoryError) or (ours and not isinstance(error, Refused)):
             raise
         return [False, None]
 
 
-def _shown(value: Any) -> str | None:
-    try:
-        return str(value)[:1000]
-    except Exception:
-        return None
-
-
 @functools.lru_cache(maxsize=1000)
-def _parse_right(answer: str) -> Any:
-    return _parse(answer)
-
-
-_BUILDER = re.compile(r"\$?\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\\colon|\|)\s*([^{}]+)\\\}\$?")
-_JOINED = re.compile(r"\s*\$?\s*(?:,\s*)?(?<![A-Za-z\\])(or|and)(?![A-Za-z])\s*\$?\s*")
-_EQUATION = re.compile(r"\s*\$?\s*[a-z]\s*=")
-_ORDER = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t)(?![a-z])")
-
-
 def _parse(answer: str) -> Any:
     """Parse a set by its conditions, such as "x < 1 or x > 2". Anything else is parsed at once."""
-    builder = _BUILDER.fullmatch(answer.strip())
-    conditions = builder[2] if builder else answer
-    parts = _JOINED.split(conditions)
-    if "or" in parts[1::2] and all(_EQUATION.match(part) for part in parts[::2]):
-        letters = {part.strip("$ ")[0] for part in parts[::2]}
-        if len(letters) > 1:  # x = 3 or y = -1 is not a point
+    if P.refused.search(answer):
+        raise Refused
+    if answer.count("\\pm") == 1 and "," not in answer:
+        return sympy.FiniteSet(*(_parsed(answer.replace("\\pm", sign)) for sign in "+-"))
+    builder = P.builder.fullmatch(answer.strip())
+    parts = P.joined.split(builder[2] if builder else answer)
+    if (builder or len({*parts[1::2]}) == 1) and all(map(P.order.search, parts[::2])):
+        conditions = [_parsed(part) for part in parts[::2]]
+        letters = {str(letter) for condition in conditions for letter in condition.free_symbols}
+        if len(letters) > 1 or (builder and letters != {builder[1]}):
             raise Refused
-    if answer.count("\\pm") == 1:
-        both = [_parsed(answer.replace("\\pm", sign)) for sign in "+-"]
-        if all(isinstance(each, sympy.Expr) for each in both):
-            return sympy.FiniteSet(*both)
-    if (builder or len(parts) > 1) and len({*parts[1::2]}) <= 1 and all(map(_ORDER.search, parts[::2])):
-        found = [_parsed(part) for part in parts[::2]]
-        letters = {letter for each in found if each is not None for letter in getattr(each, "free_symbols", ())}
-        if len(letters) > 1 or (builder and {str(letter) for letter in letters} != {builder[1]}):
-            raise Refused
-        if all(isinstance(each, sympy.logic.boolalg.Boolean) for each in found):
-            sets = [each.as_set() for each in found]
-            return sympy.Intersection(*sets) if "and" in parts[1::2] else sympy.Union(*sets)
+        sets = [condition.as_set() for condition in conditions]
+        return sympy.Intersection(*sets) if "and" in parts else sympy.Union(*sets)
     return _parsed(answer)
 
 
 def _parsed(answer: str) -> Any:
-    """Parse one formula, or a list of them ("$x = 1$ or $x = 2$"). Of others the parser would take the last."""
-    if not _LIST.fullmatch(answer):
-        answer = f"${_DELIMITER.sub('', answer)}$"
+    """Parse one formula, or a list of them ("$x = 1$ or $x = 2$")."""
     for pattern, new in _REWRITTEN:
         answer = pattern.sub(new, answer)
     # The sine of 30 degrees is that of pi / 6; where only degrees are added, they are the unit.
-    answer = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRY.search(answer) else r"\1", answer)
-    read = parse(answer, _LATEX, parsing_timeout=0)
-    # The last of what it returns is the string that it parsed; alone, it was not parsed.
-    if len(read) < 2 or isinstance(read[0], str):
-        return None
-    return read[0]
+    answer = P.degrees.sub(r"(\1\\cdot\\frac{\\pi}{180})" if P.trigonometry.search(answer) else r"\1", answer)
+    latex = normalize_latex(answer, _NORMAL)
+    with contextlib.suppress(Exception):
+        return _Reader(PredictionMode.SLL).parse(latex)  # without full context: the same or an error, in half the time
+    return _Reader(PredictionMode.LL).parse(latex)
 
 
 # ---- kind and value
 
 
-def _point(gold: Any, answer: Any) -> Any:
-    """Convert x = 3, y = -1 to its point, in the order of letters.
-
-    (2, 6) is an interval to the parser.
-    """
-    count = len(gold) if isinstance(gold, sympy.Tuple) else 2 * isinstance(gold, sympy.Interval)
-    named = [each for each in sorted(answer.args, key=str) if isinstance(each, sympy.Eq) and each.lhs.is_Symbol]
-    if not count == len(answer.args) == len({each.lhs for each in named}):
-        return answer
-    values = [each.rhs for each in named]
-    if isinstance(gold, sympy.Tuple):
-        return sympy.Tuple(*values)
-    return sympy.Interval.open(*values) if gold.is_open and all(each.is_real for each in values) else answer
+# math-verify reads (1, 2) as an interval or as a point, by the size of the numbers; a union of sets may be a set, and
+# an inequality is another way to write an interval.
+_KINDS = {
+    "matrix": sympy.MatrixBase,
+    "value": sympy.Expr,  # before relations, of which a letter is one to sympy
+    "point": sympy.Tuple,
+    "list": sympy.FiniteSet,
+    "interval": sympy.Interval,
+    "union": sympy.Union,
+    "set": sympy.Set,
+    "relation": sympy.logic.boolalg.Boolean,
+}
+_ENDS = (sympy.oo, -sympy.oo)
 
 
 def _equal(gold: Any, answer: Any) -> bool:
-    for expr in (answer, gold):
-        size(expr)
-    if isinstance(answer, sympy.FiniteSet):
-        answer = _point(gold, answer)
-    one, other = gold, answer
+    answer, gold = _made(answer), _made(gold)
     if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq) and gold.lhs != answer.lhs):
-        one, other = _unnamed(gold), _unnamed(answer)
-    if not _defined(answer, gold) or not _same(one, other):
+        gold = _unnamed(gold)
+        answer = _unnamed(answer, isinstance(gold, (sympy.Tuple, sympy.Interval)))
+    if not (gold == answer in _ENDS or _finite(answer)) or not _same(gold, answer):
         return False
-    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
+    if isinstance(gold, (sympy.Expr, sympy.MatrixBase)):
         return True
-    same: list[Any] = [answer]
-    if isinstance(answer, sympy.logic.boolalg.Boolean) and gold.free_symbols == answer.free_symbols:
-        with contextlib.suppress(Exception):
-            same.append(answer.as_set())  # 5 >= x >= -2 for -2 <= x <= 5
-    return verify([gold], same, numeric_precision=200, timeout_seconds=0, allow_set_relation_comp=True)
+    if isinstance(gold, sympy.And) and len(gold.free_symbols) == 1 and gold.free_symbols == answer.free_symbols:
+        gold = gold.as_set()  # 5 >= x >= -2 for -2 <= x <= 5
+    return verify([gold], [answer], numeric_precision=200, timeout_seconds=0, allow_set_relation_comp=True)
 
 
-def _unnamed(expr: Any) -> Any:
-    """Return the 42 of x = 42; of a list of such, all values."""
-    if isinstance(expr, sympy.Eq) and (
-        expr.lhs.is_Symbol or isinstance(expr.lhs, (sympy.Tuple, sympy.Function, sympy.Interval))
-    ):
+def _made(expr: Any) -> Any:
+    """Return the expression with the imaginary unit for i.
+
+    What is unknown, such as f(0), becomes a letter. Products of matrices are computed.
+    """
+    size(expr)
+    new = {
+        **{letter: sympy.I for letter in getattr(expr, "free_symbols", ()) if letter.name == "i"},  # no sum's index
+        **{each: sympy.Symbol(str(each), real=True) for each in getattr(expr, "atoms", lambda kind: ())(AppliedUndef)},
+    }
+    expr = expr.subs(new) if new else expr
+    return expr.doit() if isinstance(expr, sympy.MatrixExpr) else expr
+
+
+def _unnamed(expr: Any, ordered: bool = False) -> Any:
+    """Return the 42 of x = 42.
+
+    Of a list of such it is all values, or the point that they are the coordinates of."""
+    if isinstance(expr, sympy.Eq) and isinstance(expr.lhs, (sympy.Symbol, sympy.Tuple, sympy.Function, sympy.Interval)):
         return expr.rhs
-    if isinstance(expr, sympy.FiniteSet) and expr.args and all(isinstance(arg, sympy.Eq) for arg in expr.args):
-        return sympy.FiniteSet(*(_unnamed(arg) for arg in expr.args))
+    if isinstance(expr, sympy.FiniteSet) and all(isinstance(arg, sympy.Eq) for arg in expr.args):
+        names = {arg.args[0] for arg in expr.args}  # a point has one value for each
+        make = sympy.Tuple if ordered and len(names) == len(expr.args) else sympy.FiniteSet
+        return make(*map(_unnamed, sorted(expr.args, key=str)))
     return expr
 
 
-_KINDS = [
-    ("matrix", (sympy.MatrixBase, sympy.MatrixExpr)),
-    ("point", (sympy.Tuple,)),
-    ("set", (sympy.FiniteSet,)),
-    ("interval", (sympy.Set,)),
-    ("relation", (sympy.logic.boolalg.Boolean,)),
-    ("value", (sympy.Expr,)),
-]
-# math-verify reads (1, 2) as an interval or as a point, by the size of the numbers; a union of sets may be a set, and
-# an inequality is another way to write an interval.
-_ALIKE = [{"point", "interval"}, {"set", "interval"}, {"relation", "interval"}]
-
-
-def _kind(expr: Any) -> str:
-    return next((name for name, types in _KINDS if isinstance(expr, types)), "none")
-
-
-def _same_kind(gold: Any, answer: Any) -> bool:
-    kinds = {_kind(gold), _kind(answer)}
-    if kinds == {"matrix"}:
-        return getattr(gold, "shape", None) == getattr(answer, "shape", None)
-    if kinds == {"set", "interval"}:  # a union of sets, but not the open interval that is a point
-        return not any(isinstance(expr, sympy.Interval) for expr in (gold, answer))
-    if kinds == {"set"} and len(gold.args) == len(answer.args):
-        one, other = (sorted(_kind(arg).replace("interval", "point") for arg in expr.args) for expr in (gold, answer))
-        return one == other
-    return len(kinds) == 1 or kinds in _ALIKE
-
-
-def _defined(expr: Any, gold: Any) -> bool:
-    """Check that no part is infinite or undefined. An infinity alone or as an end may be right."""
-    if expr in (sympy.oo, -sympy.oo):
-        return gold == expr
-    if isinstance(expr, (sympy.Interval, sympy.Tuple)) and len(expr.args) >= 2:
-        return all(part in (sympy.oo, -sympy.oo) or _defined(part, gold) for part in expr.args)
+def _parts(expr: Any) -> Any:
+    """Return the parts of a whole. Such are rows of a matrix, ends of an interval, members of a list."""
     if isinstance(expr, sympy.MatrixBase):
-        return all(_defined(part, gold) for part in expr.flat())
-    if not all(_defined(part, gold) for part in getattr(expr, "args", ()) if isinstance(part, sympy.Basic)):
+        return [sympy.Tuple(*row) for row in expr.tolist()]
+    return [expr.start, expr.end] if isinstance(expr, sympy.Interval) else getattr(expr, "args", ())
+
+
+def _finite(expr: Any) -> bool:
+    """Check that no part is infinite or undefined. An end of an interval may be infinite."""
+    ends = _ENDS if isinstance(expr, (sympy.Interval, sympy.Tuple)) else ()
+    if not all(part in ends or _finite(part) for part in _parts(expr)):
         return False
     if isinstance(expr, (sympy.Pow, sympy.Function)) and not expr.free_symbols:
         expr = expr.doit()  # 1/ln 0 is 1/(-oo), which is 0 to sympy
-    return not isinstance(expr, sympy.Expr) or not expr.has(*_INFINITE)
+    return not (isinstance(expr, sympy.Expr) and expr.has(*_UNKNOWN))
 
 
 def _same(gold: Any, answer: Any) -> bool:
     """Check that both are of one kind and have equal parts. Sets and relations may be written in other ways."""
-    if not _same_kind(gold, answer):
-        return False
-    if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
-        return _same_value(gold, answer)
-    if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
-        return all(map(_same, gold.flat(), answer.flat()))
-    ordered, sets = (sympy.Tuple, sympy.Interval), (sympy.FiniteSet, sympy.Union)
-    if isinstance(gold, ordered) and isinstance(answer, ordered):
-        ends = [(expr.start, expr.end) if isinstance(expr, sympy.Interval) else expr.args for expr in (gold, answer)]
-        return len(ends[0]) == len(ends[1]) and all(map(_same, *ends))
-    if isinstance(gold, sets) and type(gold) is type(answer) and len(gold.args) == len(answer.args):
-        pairs = (gold.args, answer.args), (answer.args, gold.args)
-        return all(any(_same(one, other) for other in others) for some, others in pairs for one in some)
-    return True
+    kinds = {
+        next((name for name, type_ in _KINDS.items() if isinstance(expr, type_)), "none") for expr in (gold, answer)
+    }
+    if kinds == {"value"}:
+        return gold == answer or _same_value(gold, answer)
+    parts, others = _parts(gold), _parts(answer)
+    if kinds == {"matrix"} or kinds <= {"point", "interval"}:
+        return len(parts) == len(others) and all(map(_same, parts, others))
+    if kinds in ({"list"}, {"union"}) and len(parts) == len(others):
+        pairs = (parts, others), (others, parts)
+        return all(any(_same(one, other) for other in those) for these, those in pairs for one in these)
+    return kinds <= {"list", "union", "set"} or kinds <= {"interval", "union", "set", "relation"}
 
 
 def _same_value(gold: Any, answer: Any) -> bool:
-    """Compare in numbers, at three places for letters. It is exact without a decimal of six places or more."""
-    if gold in (sympy.oo, -sympy.oo):
-        return gold == answer
+    """Compare in numbers, at three places for letters."""
     letters = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    agreed = False
-    for start in (2, 5, -11 if gold.is_rational_function(*letters) else 11):  # |x| is not x
-        places = {letter: sympy.Rational(start + 3 * i, 7 + i) for i, letter in enumerate(letters)}
-        if gold.has(*_COUNTING) or answer.has(*_COUNTING):  # which are defined for whole numbers
-            places = {letter: sympy.Integer(abs(start) + i) for i, letter in enumerate(letters)}
-        values = [expr.subs(places).doit() for expr in (gold, answer)]
-        bits = sum(map(size, values))
-        one, other = (sympy.N(value, 20, maxn=200 + int(bits)) for value in values)
-        if not all(
-            value.is_number and not value.has(*_UNKNOWN) and not value.atoms(sympy.Function) for value in (one, other)
-        ):
-            if not letters:
-                return False
-            continue
-        apart, scale = abs(one - other), abs(one)
-        if gold.has(sympy.Float) or answer.has(sympy.Float):
-            whole = isinstance(values[0], sympy.Integer) or isinstance(values[1], sympy.Integer)
-            close = apart <= (0 if whole else 1e-6 * max(scale, min(1, 100 * scale)))
-        else:
-            close = values[0] == values[1] or (apart <= scale / 10**15 and _is_zero(values[0] - values[1], scale, bits))
-        if not close:
-            return False
-        agreed = True
-    return agreed
+    # Sums, factorials and the like are defined for whole numbers.
+    below = 1 if gold.has(*_COUNTING) or answer.has(*_COUNTING) else 7
+    rational = gold.is_rational_function(*letters) or answer.is_rational_function(*letters)
+    agreed: set[bool | None] = set()
+    for start in (2, 5, -11 if below > 1 and rational else 11) if letters else (0,):  # |x| is not x
+        places = {letter: sympy.Rational(start + 3 * i, below + i * (below > 1)) for i, letter in enumerate(letters)}
+        agreed.add(_same_number(gold.subs(places).doit(), answer.subs(places).doit()))
+    return True in agreed and False not in agreed
 
 
 _COUNTING = (sympy.Sum, sympy.Product, sympy.binomial, sympy.factorial)
-_UNKNOWN = (*_INFINITE, sympy.AccumBounds)
+_UNKNOWN = (*_ENDS, sympy.zoo, sympy.nan, sympy.AccumBounds)
 
 
-def _is_zero(difference: Any, scale: Any, bits: float) -> bool:
-    """Check for 0 with enough digits for numbers of these sizes. 1/2^98 is not 1/2^99, nor 1 + 1/2^98."""
-    if isinstance(difference, sympy.Rational):
-        return difference == 0
-    digits = 60 + int(bits)
-    return abs(sympy.N(difference, 5, maxn=digits)) <= scale / sympy.Integer(10) ** (digits - 40)
+def _same_number(gold: Any, answer: Any) -> bool | None:
+    """Compare with enough digits for numbers of these sizes: 1/2^98 is not 1/2^99. None where one has no value.
+
+    It is exact without a decimal of six places or more, which may be somebody's rounding, but of no integer.
+    """
+    bits = int(size(gold) + size(answer))
+    one, other = (sympy.N(value, 20, maxn=200 + bits) for value in (gold, answer))
+    if not all(value.is_number and not value.has(*_UNKNOWN, sympy.Function) for value in (one, other)):
+        return None
+    apart, scale = abs(one - other), abs(one)
+    if gold.has(sympy.Float) or answer.has(sympy.Float):
+        whole = gold.is_Integer or answer.is_Integer
+        return bool(apart <= (0 if whole else 1e-6 * max(scale, min(1, 100 * scale))))
+    if gold == answer or apart > scale / 10**15 or (gold - answer).is_Rational:
+        return gold == answer
+    return bool(abs(sympy.N(gold - answer, 5, maxn=60 + bits)) <= scale / sympy.Integer(10) ** (20 + bits))

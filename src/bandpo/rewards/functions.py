@@ -1,7 +1,7 @@
 """Reward completions with TRL's signature. It is `reward(completions, answer=[...], **columns) -> list[float]`.
 
-And two with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, with `name=compute_score` for the scorer
-`math` or `name=compute_score_dapo_strict`.
+And three with verl's: `reward.custom_reward_function.path=pkg://bandpo.rewards`, with `name=compute_score` for the
+scorer `math`, `name=compute_score_dapo_strict` or `name=compute_score_dapo`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -84,30 +84,48 @@ def read_number(text: str) -> Decimal | None:
     return Decimal(digits)
 
 
+def _golds(answer: list[Any] | None, columns: Mapping[str, Any]) -> list[str]:
+    """Return the right answers, of the usual columns. A field `ground_truth`, as verl's data have, is taken out."""
+    for column in (answer, *(columns.get(name) for name in ("ground_truth", "solution", "reward_model"))):
+        if column is not None:
+            return [str(each.get("ground_truth") if isinstance(each, Mapping) else each) for each in column]
+    there = ", ".join(name for name, value in columns.items() if isinstance(value, list)) or "none"
+    raise ValueError(f"right answers must be in a column answer, ground_truth or solution; the columns are {there}")
+
+
 def math_reward(
     completions: list[Any],
-    answer: list[Any],
+    answer: list[Any] | None = None,
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
     """Return 1 if the final answer is right in value, else 0. It is the scorer `math` of `bandpo.rewards`.
 
-    TRL's `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
+    Without a column `answer` right answers are those of `ground_truth`, `solution` or verl's `reward_model`. TRL's
+    `log_metric` gets `reward/unparsed`, `reward/timeout` and `reward/error`: the shares of completions without an
     answer that can be read, of those whose comparison was stopped, and of those on which the scorer itself failed.
     """
-    grades = grade([text_of(c) for c in completions], [str(a) for a in answer])
+    grades = grade([text_of(c) for c in completions], _golds(answer, columns))
     if log_metric is not None and grades:
         for status in ("unparsed", "timeout", "error"):
             log_metric(f"reward/{status}", sum(g.status == status for g in grades) / len(grades))
     return [g.score for g in grades]
 
 
-def dapo_strict(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+def dapo_strict(completions: list[Any], answer: list[Any] | None = None, **columns: Any) -> list[float]:
     """Return 1 where the public runs' scorer gives 1, and 0 for -1. Standardised in a group they are equal.
 
-    It is the scorer `dapo-strict` of `bandpo.rewards`.
+    It is the scorer `dapo-strict` of `bandpo.rewards`. Columns are those of `math_reward`.
     """
-    return [g.score for g in grade([text_of(c) for c in completions], [str(a) for a in answer], "dapo-strict")]
+    return [g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo-strict")]
+
+
+def dapo(completions: list[Any], answer: list[Any] | None = None, **columns: Any) -> list[float]:
+    r"""Return 1 where `math_dapo` of verl 0.9.1 gives 1, and 0 for -1.
+
+    It is the scorer `dapo` of `bandpo.rewards`: a \boxed{} counts where "Answer:" is missing.
+    """
+    return [g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo")]
 
 
 def compute_score(
@@ -124,11 +142,21 @@ def compute_score(
 def compute_score_dapo_strict(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    r"""Score a response for verl by the public runs' scorer.
+    """Score a response for verl by the public runs' scorer.
 
-    The scorer of the public runs. verl 0.9's own `math_dapo` takes a `\boxed{}` too.
+    It is verl's own `math_dapo` of 0.5.0 to 0.9.0.
     """
     return _for_verl(grade([solution_str], [str(ground_truth)], "dapo-strict")[0], data_source)
+
+
+def compute_score_dapo(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    r"""Score a response for verl as its own `math_dapo` does since 0.9.1.
+
+    It takes a `\boxed{}` where "Answer:" is missing.
+    """
+    return _for_verl(grade([solution_str], [str(ground_truth)], "dapo")[0], data_source)
 
 
 def _for_verl(graded: Grade, data_source: str) -> dict[str, Any]:
@@ -145,11 +173,10 @@ def _for_verl(graded: Grade, data_source: str) -> dict[str, Any]:
 def resolve(name: str) -> Reward:
     """Return the guarded reward function of a name or import path (`module:function`).
 
-    The names are `exact`, `last-number`, `math` and `dapo-strict`. Modules are looked for in the working directory too,
-    last.
-    Raises UserError if the function is unknown, or a library is missing.
+    The names are `exact`, `last-number`, `math`, `dapo-strict` and `dapo`. Modules are looked for in the working
+    directory too, last. Raises UserError if the function is unknown, or a library is missing.
     """
-    known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict}
+    known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict, "dapo": dapo}
     if name == "math":
         grade([], [])  # is math-verify there? Before the training, not in it
     if name in known:

@@ -4,32 +4,30 @@ r"""Grade final answers: `grade(texts, answers, scorer)`. docs/evaluate.md compa
 compared here, by `fractions.Fraction`; whatever needs a parser goes to math-verify, in worker processes with hard
 limits of time and memory (`workers`).
 
-`dapo-strict`: what the public runs' scorer does, `math_dapo` of verl 0.5: "Answer:" within the last 300 characters,
-Minerva's normalisation (arXiv 2206.14858, app. D), equal strings.
+`dapo-strict` and `dapo`: what verl's `math_dapo` does, in the public runs and since verl 0.9.1 (`dapo`).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import CHOICE, FUNCTIONS, read, said, without_lead, without_unit
+from .answers import read, said, without_lead, without_unit
 from .boxes import LONGEST
+from .dapo import minerva
 from .final_answer import Thinking, final_answer
+from .lexicon import P, in_english
 from .notation import bare, compact, plain
-from .quantities import VALUES, Number, changes, equal, number
-from .workers.pool import Pool, Raised, Stopped
+from .quantities import VALUES, Number, changes, equal, known_unit, number
+from .workers.comparisons import check_math_verify, pool
+from .workers.pool import Raised, Stopped
 
-SCORERS = ("math", "dapo-strict")
-# Processor time of one comparison. Nearly all take less than 0.1 s.
-SECONDS = 1.0
+SCORERS = ("math", "dapo-strict", "dapo")
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,9 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
     Args:
         texts: what a model wrote.
         answers: the right answers, one per text: numbers, LaTeX or words.
-        scorer: `math` or `dapo-strict`.
+        scorer: `math`, `dapo-strict` or `dapo`.
         thinking: "opened" where the prompt ended in an opened block of thinking, as chat templates of reasoning models
-            do: a text that never closes it holds no answer. `dapo-strict` knows no thinking.
+            do: a text that never closes it holds no answer. Only `math` knows of it.
 
     Raises:
         UserError: an unknown scorer, or math-verify is missing.
@@ -67,12 +65,15 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
         raise UserError(f"scorer must be one of {list(SCORERS)}, got {scorer!r}{nearest(scorer, list(SCORERS))}")
     if len(texts) != len(answers):
         raise ValueError(f"texts and answers must be as many, got {len(texts)} and {len(answers)}")
-    if scorer == "dapo-strict":
-        return [_dapo_strict(text, str(answer)) for text, answer in zip(texts, answers, strict=True)]
-    _check_math_verify()
+    if scorer != "math":
+        pairs = [minerva(text, str(answer), scorer == "dapo") for text, answer in zip(texts, answers, strict=True)]
+        return [Grade(float(right), read, "unparsed" if read is None else "ok") for right, read in pairs]
+    check_math_verify()
     grades = [_by_value(text, str(answer), thinking) for text, answer in zip(texts, answers, strict=True)]
     open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
-    found = dict(zip(open_pairs, _pool().map([_task(pair) for pair in open_pairs]), strict=True))
+    found = dict(
+        zip(open_pairs, pool().map([[_right(pair.right).value, *pair.values] for pair in open_pairs]), strict=True)
+    )
     return [pair.grade(found[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
 
 
@@ -90,41 +91,18 @@ class _Pair:
         if isinstance(found, (Stopped, Raised)):
             return Grade(0.0, None, "timeout" if isinstance(found, Stopped) else "error")
         equal, shown = found
-        if equal:
-            return Grade(1.0, _right(self.right).normal)
-        return Grade(0.0, shown) if shown is not None else Grade(0.0, None, "unparsed")
-
-
-# The letter beside what it stands for: (B) 7. It counts unless the words name another one, or say something of it.
-_CHOSEN = re.compile(
-    r"(?:option |choice )?\(?([A-J])(?:\)[:.,]?|[:.,]|\s[-\u2013\u2014]|(?= is the))\s*(.*)", re.IGNORECASE
-)
-_OTHER_LETTER = re.compile(
-    r"^\(?[A-J]\W*$|^(?:is (?!the (?:only )?(?:correct |right |best )?(?:answer|option|choice)\b)"
-    r"|was|may|might|can|or|and)\b"
-    r"|\(?\b[A-Ja-j]\)|(?:\b(?:or|and|also|but)|,|\()\s+\(?[A-J]\b|\([A-J]\b|\b[A-J] (?:is|also|works)\b"
-    r"|\b(?:is|are|was|be) (?:\w+ )?(?:not|wrong|incorrect|false)\b|n['\u2019]t\b|\?$|too \w+$"
-    r"|^\W*(?:wrong|incorrect|untrue|not(?! \(?[A-J]\b)|eliminated|excluded|rejected|ruled out|impossible)\b"
-)
-_CLOCK = re.compile(r"(\d+(?:\s*(?::|\\colon|(?<=\d)\s+to)\s*\d+)+)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
-# 0x1F, 101_2, 101_{\\text{two}}, 101 (base 2), 101 in base 2.
-_BASED = re.compile(r"(-?0[xb][0-9a-fA-F]+)|\(?(\w+?)\)?\s*(?:_\s*\{?|\(?(?:in )?base(?=[ _])[ _{]*)\s*(\w+)\s*[})]*")
-_NAMED_RATIO = re.compile(r"([A-Za-z :]+)=\s*(.+)")
-_PROSE = re.compile(r"[A-Za-z]{3,}")
-_ARTICLES = re.compile(r"^(?:(?:on|in|an?|the|it is|it s)\s+)+")
+        return Grade(1.0, _right(self.right).normal) if equal else Grade(0.0, shown, "ok" if shown else "unparsed")
 
 
 @dataclass(frozen=True)
 class _Right:
     """Prepare a right answer for comparisons.
 
-    `kind` is how answers are compared with it: `number` and `formula` by value; `words`, `choice` (A to J), `clock`
-    (10:30, which is a time or a ratio) and `based` (101_2) as they are written.
+    `kind` is how answers are compared with it: `number` and `formula` by value; the others as they are written.
     """
 
     text: str
-    compact: str
-    kind: Literal["number", "formula", "words", "choice", "clock", "based", "none"]
+    kind: str
     value: str
     unit: str | None
     number: Number | None
@@ -133,113 +111,88 @@ class _Right:
 
 # What data sets write for a missing answer; nothing is equal to it.
 _NO_ANSWER = {"", "none", "null", "nan", "n/a", "proof", "notfound", "not found"}
-# 2e-1 and 3e+2 are formulas with Euler's number; 3e8, 1e-5 and 6.63e-34 are numbers.
-_EULER = re.compile(r"[0-9]+e[-+][12]")
-# A list, whose parts may stand in boxes of their own.
-_LIST = re.compile(r".*(?:,|;|\\pm|\band\b|\bor\b)")
 
 
 @functools.lru_cache(maxsize=10_000)
 def _right(answer: str) -> _Right:
     if re.sub(r"\\text|[^\w/ ]", "", answer).strip().casefold() in _NO_ANSWER:
-        return _Right("", "", "none", "", None, None, "")
+        return _Right("", "none", "", None, None, "")
     stated = final_answer(answer) if re.search(r"\\boxed|####|(?i:answer)", answer) else None  # of a whole solution
     text = bare(plain(", ".join(stated.answers) if stated else answer))
-    compacted = compact(text)
-    value, unit = without_unit(text) or (text, None)
-    found = number(value) if not _EULER.fullmatch(value) else None
+    noted = P.with_unit.fullmatch(text)
+    text = P.with_unit.sub(r"\1 \2", text)
+    value, unit = (noted[1], known_unit(noted[2])) if noted else without_unit(text) or (text, None)
+    found = None if P.euler.fullmatch(value) else number(value)
     if found is not None:
-        normal = str(found.value) + (f" {unit}" if unit else "")
-        return _Right(text, compacted, "number", value, unit, found, normal)
-    written: list[tuple[Literal["clock", "choice", "based"], re.Pattern[str]]]
-    written = [("clock", _CLOCK), ("choice", CHOICE), ("based", _BASED)]
-    for name, pattern in written:
+        return _Right(text, "number", _exact(value), unit, found, f"{found.value} {unit or ''}".strip())
+    for kind, read_as in _WRITTEN.items():
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
-        written_so = name == "clock" or text.lstrip("-")[:1].isdigit() or text.strip("()[].").isupper()
-        if pattern.fullmatch(text) and written_so:
-            return _Right(text, compacted, name, text, None, None, _as_written(name, text) or compacted)
-    if (text.isupper() and _choices(text) is not None) or re.match(r"\(?[A-J]\) \S", text):
-        return _Right(text, compacted, "choice", text, None, None, _as_written("choice", text) or compacted)
-    if words := _words(text):
-        return _Right(text, compacted, "words", text, None, None, words)
-    return _Right(text, compacted, "formula", value, unit, None, compacted)
+        plausible = (
+            text[:2].strip("([").isupper() if kind == "choice" else kind != "based" or text.lstrip("-")[0].isdigit()
+        )
+        if plausible and (normal := read_as(text)):
+            return _Right(text, kind, text, None, None, normal)
+    return _Right(text, "formula", value, unit, None, compact(text))
 
 
 def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
-    wanted = _right(right)
-    found = final_answer(text, thinking)
+    wanted, found = _right(right), final_answer(text, thinking)
     if found is None or wanted.kind == "none":
         return _UNPARSED
-    last = found.answers[-1]
-    if len(found.answers) > 1 and wanted.kind != "number" and _LIST.match(wanted.text):
-        return _compared(", ".join(found.answers), right)
-    if not found.each:
-        return _compared(last, right)
-    all_of = [_compared(answer, right) for answer in found.answers]  # "x+1 or 1+x"
-    wrong = [each for each in all_of if isinstance(each, Grade) and not each.score]
-    values = tuple(value for each in all_of if isinstance(each, _Pair) for value in each.values)
-    return wrong[0] if wrong else _Pair(right, values) if values else all_of[0]
+    is_list = len(found.answers) > 1 and wanted.kind != "number" and P.list.match(wanted.text)
+    answers = [", ".join(found.answers)] if is_list else found.answers[0 if found.each else -1 :]
+    grades = [_compared(answer, right) for answer in answers]
+    if found.scaled and isinstance(grades[-1], Grade) and not grades[-1].score:
+        grades[-1] = _compared(found.scaled, right)
+    wrong = [each for each in grades if isinstance(each, Grade) and not each.score]
+    values = tuple(value for each in grades if isinstance(each, _Pair) for value in each.values)
+    return wrong[0] if wrong else _Pair(right, values) if values else grades[-1]  # "x+1 or 1+x"
 
 
 def _compared(answer: str, right: str) -> Grade | _Pair:
     wanted = _right(right)
-    if len(answer) > LONGEST:
-        return _UNPARSED
-    answer = bare(plain(answer))
-    if not answer:
-        return _UNPARSED
-    if compact(answer) == wanted.compact:
+    raw = P.with_unit.sub(r"\1 \2", bare(plain(answer))) if len(answer) <= LONGEST else ""
+    if raw and compact(raw) == compact(wanted.text):
         return Grade(1.0, wanted.normal)
+    answer = in_english(P.decimal_comma.sub(r"\1.\2", raw) if wanted.number else raw).strip()
+    if (parts := _clock(P.fraction.sub(r"\1\3:\2\4", answer))) and parts == _clock(
+        P.fraction.sub(r"\1\3:\2\4", wanted.text)
+    ):
+        return Grade(1.0, wanted.normal)  # 2/3 for 2:3
     if wanted.kind == "based" and "_" in wanted.normal and answer.isalnum():  # the base may be the question's
         return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
-    if wanted.kind not in ("number", "formula"):
-        forms = [without_lead(answer), answer]
-        if wanted.kind != "choice" or _as_written("choice", answer) is None:
-            forms.append(bare(said(answer)))
-        if wanted.kind == "clock" and (named := _NAMED_RATIO.fullmatch(answer)) and not changes(named[1]):
-            forms.append(named[2])
-        forms = [_as_written(wanted.kind, form.replace("$", "")) for form in forms]
-        written = wanted.normal if wanted.normal in forms else forms[0] or forms[1]
-        return _UNPARSED if written is None else Grade(float(written == wanted.normal), written)
-    reading = read(answer, wanted.text)
-    if reading is None or _CLOCK.fullmatch(reading.values[-1]):
-        return _UNPARSED
-    *_, value = reading.values
-    given = number(value)
-    # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
-    if None not in (reading.unit, wanted.unit) and reading.unit != wanted.unit:
-        return Grade(0.0, f"{given.value if given else compact(value)} {reading.unit}")
-    numbers = [number(each) for each in reading.values]
-    if given is not None and None not in numbers and wanted.number is not None:
-        # 35/100 = 35 %: the first has no unit.
-        rights, bares = _in_percent(wanted, reading.unit), _in_percent(wanted, None)
-        same = [any(equal(each, one) for one in rights + bares) for each in numbers[:-1] if each]
-        if all(same) and any(equal(given, one) for one in rights):
+    if read_as := _WRITTEN.get(wanted.kind):
+        forms = [form for form in map(read_as, (without_lead(answer), answer, raw)) if form]
+        if wanted.kind != "choice" or not forms:
+            forms += filter(None, [read_as(bare(said(answer)))])
+        # A right answer without "a.m." leaves it open.
+        if wanted.normal in (*forms, *(re.sub(r"(?<=\d) [ap]m$", "", form) for form in forms)):
             return Grade(1.0, wanted.normal)
-        return Grade(0.0, str(given.value) + (f" {reading.unit}" if reading.unit else ""))
-    in_percent = given is not None and any(equal(given, one) for one in _in_percent(wanted, "percent")[1:])
-    if reading.unit == "percent" and wanted.unit is None and not in_percent:
-        value = f"\\frac{{{value}}}{{100}}"
-    return _Pair(right, (*(_exact(part) for part in reading.values[:-1]), _exact(value)))
+        return Grade(0.0, forms[0]) if forms else _UNPARSED
+    values, unit = read(answer, wanted.value) or ((), None)
+    numbers = [number(each) for each in values]
+    if not values or (numbers[-1] is None and _clock(values[-1])):
+        return _UNPARSED
+    shown = f"{numbers[-1].value if numbers[-1] else compact(values[-1])} {unit or ''}".strip()
+    # Without the question, a bare right answer leaves the unit open, and so does a bare answer.
+    if None not in (unit, wanted.unit) and unit != wanted.unit:
+        return Grade(0.0, shown)
+    if wanted.number is None or None in numbers:
+        return _Pair(right, tuple(map(_exact, values)))
+    units = [None] * (len(numbers) - 1) + [unit]  # 35/100 = 35 %: the first has none
+    same = [_equal(each, own, wanted.number, wanted.unit) for each, own in zip(numbers, units, strict=True) if each]
+    return Grade(1.0, wanted.normal) if all(same) else Grade(0.0, shown)
 
 
 _UNPARSED = Grade(0.0, None, "unparsed")
 
 
-def _in_percent(wanted: _Right, unit: str | None) -> list[Number]:
-    """Return the ways to write the right number.
-
-    25 % is 0.25, and the 25 of a question that asks for percent.
-    """
-    if wanted.number is None:
-        return []
-    value, places = wanted.number
-    if (wanted.unit == "percent") == (unit == "percent"):
-        return [wanted.number]
-    if wanted.unit == "percent":
-        return [wanted.number, Number(value / 100, places + 2 if places else 0)]
-    hundredfold = Number(value * 100, max(0, places - 2))
-    return [hundredfold, wanted.number] if value.denominator == 1 and not places else [hundredfold]
+def _equal(one: Number, unit: str | None, other: Number, other_unit: str | None) -> bool:
+    """Compare numbers. 25 % is 0.25, and the 25 of a question that asks for percent."""
+    if other_unit == "percent" != unit:
+        one, other = other, one
+    hundredth = Number(one.value / 100, one.places + 2 if one.places else 0)
+    return equal(one, other) or ((unit == "percent") != (other_unit == "percent") and equal(hundredth, other))
 
 
 def _exact(text: str) -> str:
@@ -248,133 +201,37 @@ def _exact(text: str) -> str:
     return text if found is None or (found.places >= 6 and "e" not in text.casefold()) else str(found.value)
 
 
+# ---- math: what is compared as it is written; each returns a normal form, or nothing for another kind of text
+
+
+def _clock(text: str) -> str:
+    """Return the parts of a time or a ratio, each without needless zeros."""
+    match = P.clock.fullmatch(text.replace("$", ""))
+    if match is None or changes(text.rpartition("=")[0]):
+        return ""
+    parts = [str(Fraction(part)) for part in re.findall(r"\d+(?:\.\d+)?", match[1])]
+    return ":".join(parts) + (f" {match[2].lower()}m" if match[2] else "")
+
+
+def _choice(text: str) -> str:
+    """Return the letters of choices, in order: "B,D"."""
+    chosen = P.chosen.fullmatch(text)
+    text = chosen[1] if chosen and chosen[2] and not P.other_letter.search(chosen[2]) else text
+    letters = [P.choice.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
+    return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else ""
+
+
+def _based(text: str) -> str:
+    match = P.based.fullmatch(text)
+    return (match[1] or f"{match[2]}_{VALUES.get(match[3], match[3])}").casefold() if match else ""
+
+
 def _words(text: str) -> str:
     """Return the text in lower case, without punctuation, if it is prose. A formula gives nothing."""
-    if "\\" in text:
+    prose = [word for word in re.findall(r"[^\W\d_]{3,}", text) if not P.function.fullmatch(word.casefold())]
+    if "\\" in text or not (prose or text.casefold() in ("no", "yes")):
         return ""
-    found = _PROSE.findall(text)
-    if text.casefold() in ("no", "yes") or any(word.casefold() not in FUNCTIONS for word in found):
-        return _ARTICLES.sub("", " ".join(re.findall(r"\w+", text.casefold())))
-    return ""
+    return P.articles.sub("", " ".join(re.findall(r"\w+", text.casefold())))
 
 
-def _choices(text: str) -> str | None:
-    """Return the letters of choices, in order: "B, D"."""
-    letters = [CHOICE.fullmatch(part.strip()) for part in re.split(r",\s*(?:and\s)?|\sand\s", text)]
-    return ",".join(sorted({match[1].upper() for match in letters if match})) if all(letters) else None
-
-
-def _as_written(kind: str, text: str) -> str | None:
-    """Return the normal form of an answer compared as text. None if the text is not of that kind."""
-    match kind:
-        case "choice":
-            chosen = _CHOSEN.fullmatch(text)
-            return _choices(chosen[1] if chosen and chosen[2] and not _OTHER_LETTER.search(chosen[2]) else text)
-        case "words":
-            return _words(text) or None
-        case "clock" if match := _CLOCK.fullmatch(text):
-            half = f" {match[2].lower()}m" if match[2] else ""
-            return re.sub(r"\s*(?::|\\colon|\s+to)\s*", ":", match[1]) + half
-        case "based" if match := _BASED.fullmatch(text):
-            return match[1].casefold() if match[1] else f"{match[2]}_{VALUES.get(match[3], match[3])}"
-    return None
-
-
-# ---- math: the workers
-
-
-def _task(pair: _Pair) -> list[str]:
-    wanted = _right(pair.right)
-    return [_exact(wanted.value) if wanted.kind == "number" else wanted.value, *pair.values]
-
-
-_POOL: Pool | None = None
-_POOL_LOCK = threading.Lock()
-# Every worker knows what these teach: modules that sympy loads late, and the parser's tables. And where such a simple
-# one is judged wrongly, math-verify or sympy is not what it should be, and no answer can be graded.
-_WARM_UP = [
-    (["7", "7"], [True, "7"]),
-    (["x+1", "1+x"], [True, "x + 1"]),
-    (["\\sqrt{3}", "2\\sqrt{3}"], [False, "2*sqrt(3)"]),
-    (["\\frac{1}{2}", "\\frac{\\pi}{3}"], [False, "pi/3"]),
-    (["\\{1,2\\}", "\\{2,1\\}"], [True, "{1, 2}"]),
-    (["[0,1)", "[0,1)"], [True, "Interval.Ropen(0, 1)"]),
-    (["x^2+3x", "x^2+3x"], [True, "x**2 + 3*x"]),
-    (["\\log_2 3", "\\sin x"], [False, "sin(x)"]),
-]
-
-
-def _pool() -> Pool:
-    """Return the pool of this process, made on the first call."""
-    global _POOL
-    with _POOL_LOCK:
-        if _POOL is None:
-            _POOL = Pool("bandpo.rewards.equivalence:compare", seconds=SECONDS, warm_up=_WARM_UP)
-        return _POOL
-
-
-def _forget_pool() -> None:
-    """Forget the pool in a forked process. The workers and their threads are the parent's."""
-    global _POOL, _POOL_LOCK
-    _POOL, _POOL_LOCK = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_pool)
-
-
-@functools.cache
-def _check_math_verify() -> None:
-    if importlib.util.find_spec("math_verify") is None:
-        raise UserError("scorer 'math' needs math-verify: pip install 'bandpo[math]'")
-
-
-# ---- dapo-strict
-
-_INVALID = "[INVALID]"
-_STRICT_ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
-# Minerva's lists, in the order in which they are gone through, which matters.
-_REPLACED = [
-    ("an ", ""),
-    ("a ", ""),
-    (".$", "$"),
-    ("\\$", ""),
-    ("\\ ", ""),
-    (" ", ""),
-    ("mbox", "text"),
-    (",\\text{and}", ","),
-    ("\\text{and}", ","),
-    ("\\text{m}", "\\text{}"),
-]
-_REMOVED = [
-    *("square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points"),
-    *("feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students"),
-    *("childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3"),
-    *("\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
-]
-_UNWRAPPED = [
-    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
-    *((re.compile(rf"\\{command}\{{(.*?)\}}"), r"\1") for command in ("text", "textbf", "overline")),
-    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
-    (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
-    (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
-]
-
-
-def _dapo_strict(text: str, right: str) -> Grade:
-    found = _STRICT_ANSWER.findall(text[-300:])
-    answer = _minerva(found[-1] if found else _INVALID)
-    return Grade(float(answer == _minerva(right)), answer if found else None, "ok" if found else "unparsed")
-
-
-def _minerva(answer: str) -> str:
-    """Return Minerva's normal form of an answer."""
-    answer = answer.split("=")[-1]
-    for old, new in _REPLACED:
-        answer = answer.replace(old, new)
-    for unit in _REMOVED:
-        answer = answer.replace(unit, "")
-    for pattern, new in _UNWRAPPED:
-        answer = pattern.sub(new, answer)
-    answer = answer.replace("$", "")
-    digits = answer.replace(",", "")
-    return (digits if digits.isdigit() else answer).strip()
+_WRITTEN = {"clock": _clock, "choice": _choice, "based": _based, "words": _words}

@@ -9,7 +9,6 @@ import sympy
 
 # Bits of the largest number that is computed.
 _BITS = 50_000
-_TERMS = 10_000
 
 
 class Refused(Exception):
@@ -18,39 +17,31 @@ class Refused(Exception):
 
 def size(expr: Any) -> float:
     """Return a bound of the bits of the value and of its parts. Raises Refused for values too large to compute."""
-    if isinstance(expr, (sympy.Tuple, sympy.MatrixBase, list, tuple)):
-        parts: Any = expr
-        return max(map(size, parts), default=1.0)
-    if not isinstance(expr, sympy.Basic):
-        return 1.0
+    parts: Any = expr.flat() if isinstance(expr, sympy.MatrixBase) else getattr(expr, "args", ())
     match expr:
         case sympy.Rational():
             bits = math.log2(max(abs(expr.p), expr.q, 1))
         case sympy.Float():
-            bits = max(1.0, abs(math.log2(abs(expr))) if expr else 1.0)
+            bits = 1.0 + abs(sum(expr._mpf_[2:]))
         case sympy.Pow():
             bits = size(expr.base) * max(1.0, _value(expr.exp))
         case sympy.exp():
-            bits = 1.5 * _value(expr.args[0])
+            bits = 1.5 * _value(*parts)
         case sympy.factorial() | sympy.gamma() | sympy.factorial2():
-            count = _value(expr.args[0])
+            count = _value(*parts)
             bits = count * math.log2(count + 2)
         case sympy.binomial():
-            above, below = map(_value, expr.args)
+            above, below = map(_value, parts)
             bits = min(above, 2 * below * math.log2(above + 2))
-            if sympy.Integer(0) not in expr.args and above > _BITS and below > 100:
-                raise Refused
         case sympy.Sum() | sympy.Product():
-            terms = sum(_value(end) for limits in expr.args[1:] for end in limits.args[1:])
-            bits = size(expr.args[0]) * (terms if isinstance(expr, sympy.Product) else 1)
-            if terms > _TERMS:
-                raise Refused
+            terms = sum(_value(end) for limits in parts[1:] for end in limits.args[1:])
+            bits = size(parts[0]) * (1 if isinstance(expr, sympy.Sum) else terms) + 5 * terms  # at most 10,000 terms
         case sympy.Mul():
-            bits = sum(map(size, expr.args))
+            bits = sum(map(size, parts))
         case sympy.Add():
-            bits = max(map(size, expr.args)) + math.log2(len(expr.args))
+            bits = max(map(size, parts)) + math.log2(len(parts))
         case _:
-            bits = max((size(arg) for arg in expr.args), default=3.0)
+            bits = max(map(size, parts), default=3.0)
     if bits > _BITS:
         raise Refused
     return bits
