@@ -73,7 +73,7 @@ PLANTED = {
         "problem",
         "the ratio is 1 by design: .*used once, in one",
     ),
-    "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16: .* ratios are wrong by percents"),
+    "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16 by default: .* ratios are wrong by percents"),
     "no verl": (["trainer.lr=1"], "warning", "unknown settings: none is of TRL's GRPOConfig, verl, SkyRL, "),
 }
 
@@ -136,9 +136,9 @@ BATCH, MINI, EPOCHS = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f
     ("settings", "uses", "steps"),
     [
         (["gradient_accumulation_steps=16", "steps_per_generation=64"], "once", 4),
-        (["num_iterations=4"], "4 times", 4),
+        (["num_iterations=4", "gradient_accumulation_steps=8"], "4 times", 4),
         ([f"{BATCH}=512", f"{MINI}=128", f"{EPOCHS}=2"], "twice", 8),
-        ([f"{MINI}=128"], "once", 8),  # of verl's own 1024
+        ([f"{BATCH}=1024", f"{MINI}=128"], "once", 8),
     ],
 )
 def test_it_says_how_often_each_answer_is_used_and_what_was_seen_there(settings, uses, steps):
@@ -152,7 +152,7 @@ def test_sizes_that_are_no_numbers_are_not_judged():
     *said, last = findings(*GOOD, f"{MINI}=${{other.size}}")
     assert said == [f for f in findings(*GOOD) if "each answer" not in f.what]
     assert last.level == "note"
-    assert last.what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
+    assert last.what == "the optimizer steps of a batch are not judged: ppo_mini_batch_size is not a plain number here"
     assert last.cure == "with one step per batch no rule acts"
 
 

@@ -9,7 +9,8 @@ import pytest
 from bandpo.doctor.hosts import FACTS, host_of
 from bandpo.integrations import HOSTS
 from bandpo_runs.cli import main
-from bandpo_runs.training.doctor import _of_code, _of_shell, examine
+from bandpo_runs.training.doctor import _of_code, examine
+from bandpo_runs.training.shell import of_shell
 
 NODE = "{type: band, divergence: kl, delta: 0.05}"
 LINES = "--loss-type custom_loss --custom-loss-function-path bandpo.integrations.slime.loss"
@@ -90,10 +91,15 @@ def test_a_ratio_to_the_sampler_may_act_at_one_step(tmp_path, name):
 
 
 def test_a_setting_with_several_values_or_none_is_not_judged(tmp_path):
-    for text in ("a: {n_minibatches: 1}\nb: {n_minibatches: 4}\n", "ratio_clip_eps: 0.2\n"):
+    for text, why in (
+        ("a: {n_minibatches: 1}\nb: {n_minibatches: 4}\n", "not a plain number"),
+        ("ratio_clip_eps: 0.2\n", "not given"),
+    ):
         level, what, _ = said(tmp_path, text)[-1]
-        assert level == "note"
-        assert what.startswith("the optimizer steps of a batch are not judged: not all of their settings are numbers")
+        assert (level, what) == (
+            "note",
+            f"the optimizer steps of a batch are not judged: n_minibatches is {why} here",
+        )
 
 
 def test_steps_that_depend_on_the_number_of_processes_are_not_judged(tmp_path):
@@ -258,9 +264,9 @@ def test_a_shell_script_is_read_and_not_run(tmp_path):
       --flag --other-flag 0.5 --last=3 # a.j=1
     touch ran
     """
-    found = _of_shell(script)
+    found = of_shell(script)
     assert found["a"] == {
-        "b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": "$((N", "i": "its"
+        "b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": 8, "i": "its"
     }  # fmt: skip
     assert {key: value for key, value in found.items() if key != "a"} == {
         "--flag": True, "--other-flag": 0.5, "--last": 3

@@ -58,9 +58,10 @@ def test_half_precision_is_told_where_trl_computes_log_probabilities_in_it(monke
         assert [f[0] for f in found] == ["warning"] * (half and told), settings
 
 
+TWICE = ["num_iterations=2", "gradient_accumulation_steps=1"]
 PLANTED = {
     "node": (
-        ["num_iterations=2", "trust_region={type: bond}"],
+        [*TWICE, "trust_region={type: bond}"],
         "problem",
         "trust_region: .*'bond', did you mean 'band'",
     ),
@@ -81,14 +82,14 @@ def test_a_planted_fault_is_found_with_its_cure(name):
 
 
 def test_settings_of_a_wrong_type_are_named():
-    found = findings("num_iterations=2", "trust_region=band-kl", "generation_kwargs=5", "loss_type=[a]")
+    found = findings(*TWICE, "trust_region=band-kl", "generation_kwargs=5", "loss_type=[a]")
     expected = "loss_type must be text and generation_kwargs a mapping, got ['a'] and 5"
     assert [f[:2] for f in found if f[0] != "ok"] == [("problem", expected)]
 
 
 @pytest.mark.parametrize("settings", [["trust_region={type: band, delta: 0.05}"], ["epsilon=0.2", "beta=0.04"]])
 def test_what_is_well_is_not_blamed(settings):
-    assert {f[0] for f in findings("num_iterations=2", *settings)} == {"ok"}
+    assert {f[0] for f in findings(*TWICE, *settings)} == {"ok"}
 
 
 @pytest.mark.parametrize("setting", ["use_vllm=true", "fsdp=full_shard", "deepspeed=zero3.json"])
@@ -114,11 +115,11 @@ def test_of_a_script_for_images_it_is_said_that_the_trainer_was_only_read(tmp_pa
 
 
 def test_a_file_and_a_script_say_the_same(tmp_path):
-    settings = {"num_iterations": 1, "trust_region": "cispo", "num_generations": 8}
+    settings = {"num_iterations": 1, "trust_region": "cispo", "gradient_accumulation_steps": 8}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / "a.json").write_text(json.dumps(settings))
     (tmp_path / "a.py").write_text(
-        "import trl\nprint('ran')\nBandPOConfig(num_iterations=1, trust_region='cispo', **{'x': 1})\n"
+        "import trl\nBandPOConfig(num_iterations=1, trust_region='cispo', gradient_accumulation_steps=8, **{'x': 1})\n"
     )
     expected = findings(*(f"{key}={value}" for key, value in settings.items()))
     assert [f[0] for f in expected] == ["problem", "ok"]
@@ -250,7 +251,7 @@ def test_what_the_trainer_refuses_or_warns_of_is_found_in_a_script(tmp_path, nam
     assert found[0][:2] == (
         "ok",
         "each answer is used once, and a batch is spread over 4 optimizer steps "
-        "(steps_per_generation 4 x num_iterations 1, gradient_accumulation_steps 1)",
+        "(steps_per_generation 4, num_iterations 1 by default, gradient_accumulation_steps 1 by default)",
     )
     blamed = next(f for f in found if f[0] != "ok")
     assert blamed[0] == level

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -26,15 +26,41 @@ class Finding:
 
 def spread(uses: int, steps: float | None, said: str, more: str, anchor: object = "old") -> Finding:
     """Say how often each answer is used, and in how many optimizer steps. None is one: ratios to the trainer are 1."""
-    used = "each answer is used " + {1: "once", 2: "twice"}.get(uses, f"{uses} times")
     if steps is None and anchor == "sampler":
-        return Finding("ok", f"{used}, in one optimizer step ({said}); the ratio is to the sampler")
+        return Finding("ok", f"{used(uses)}, in one optimizer step ({said}); the ratio is to the sampler")
     if steps is None:
-        what = f"the ratio is 1 by design: {used}, in one optimizer step ({said}), and no rule acts"
-        return Finding("problem", what, more)
+        return Finding(
+            "problem", f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({said}), and no rule acts", more
+        )
     cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
     cure += f"; {MORE}" if uses > 1 else ""
-    return Finding("ok", f"{used}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
+    return Finding("ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
+
+
+def used(uses: int) -> str:
+    """Say how often each answer is used."""
+    return "each answer is used " + {1: "once", 2: "twice"}.get(uses, f"{uses} times")
+
+
+def not_judged(why: str, uses: object = None, cure: str = "") -> Finding:
+    """Say that the optimizer steps of a batch depend on what is not there. How often answers are used may be known."""
+    so_far = f"{used(uses)}; " if isinstance(uses, int) and uses > 0 else ""
+    return Finding("note", f"{so_far}the optimizer steps of a batch are not judged: {why}", cure)
+
+
+def absent(name: str, own: object, host: str) -> str:
+    """Say that a setting is not given. The trainer's own value is named as that."""
+    return f"{name} is not given here" + (f"; {host}'s default would be {own}" if own is not None else "")
+
+
+# The geometric mean over an answer moves some hundred times less than the ratio of a token.
+_GSPO = "those of an answer's mean ratio, which GSPO's paper sets to 0.0003 and 0.0004"
+
+
+def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
+    """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
+    least = min((x for x in limits if isinstance(x, int | float)), default=0)
+    return ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped") if least >= 0.01 else ("note", _GSPO)
 
 
 def in_half(what: str, cure: str) -> Finding:

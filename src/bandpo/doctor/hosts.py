@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
-from . import Finding, in_half, not_loaded, on_verl, own_type, spread
+from ..trust_regions.rules import Clip
+from . import Finding, Level, absent, in_half, not_judged, not_loaded, of_sequences, on_verl, own_type, spread
 
 FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 
@@ -67,9 +69,15 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield Finding("problem", f"{said or 'bandpo is not named'}: the loss is {whose}, and no option is read", write)
     else:
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
-        limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
-        what = f", and its limits ({limits}) are {facts.get('clip_is', 'distances from 1, as in Clip')}" * bool(limits)
-        yield Finding("note", f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
+        own = {name: x for name, x in own.items() if x not in (None, ...)}
+        limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
+        level: Level = "note"
+        what = facts.get("clip_is", "distances from 1, as in Clip")
+        if any(get(name) == value for name, value in facts.get("gspo", {}).items()):
+            level, what = of_sequences(own.values())
+            limits = limits or absent(*next((_short(name), x) for name, x in facts["clip"].items()), host)
+        what = f", and its limits ({limits}) are {what}" * bool(limits)
+        yield Finding(level, f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
     exact = facts.get("float32", {})
@@ -112,28 +120,42 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
     if doubt:
         what, _, cure = doubt.partition("; ")
         yield Finding("warning", what, cure)
+    level, what = of_sequences((region.eps_low, region.eps_high) if isinstance(region, Clip) else ())
+    if found.ratio == "sequence-mean" and level == "warning":
+        yield Finding(level, f"{region!r}: its limits are {what}")
     return found
 
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
-    """Count the uses of an answer, and the optimizer steps of a batch."""
+    """Count the uses of an answer, and the optimizer steps of a batch. What is not given counts only if it is 1."""
     ways, again, (unless, because) = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", ("?", ""))
-    for way in ways if get(unless) is None else ():
-        sizes = {name: get(name, get(own) if isinstance(own, str) else own) for name, own in way.items()}
-        if all(isinstance(size, int) and size > 0 for size in sizes.values()):
+    why = facts.get("up_to", f"with {host} they are up to your own loop")
+    if get(unless) not in (None, False):
+        ways, why = [], f"under {unless} {because}"
+    for way in ways:
+        sizes = {name: get(name, get(own) if isinstance(own, str) else None) for name, own in way.items()}
+        factors = [name for name, own in way.items() if sizes[name] is None and own == 1]
+        sizes |= dict.fromkeys(factors, 1)
+        lacks = [(name, size) for name, size in sizes.items() if not isinstance(size, int) or size <= 0]
+        if not lacks:
             steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
-            said = ", ".join(f"{_short(name)} {size}" for name, size in sizes.items()) or f"as {host} always does"
+            said = [f"{_short(name)} {size}{' by default' * (name in factors)}" for name, size in sizes.items()]
+            said = ", ".join(said) or f"as {host} always does"
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
             for names, value, *_ in [facts["anchor"]] if "anchor" in facts else []:
                 its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
-            return spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
-    why = facts.get("up_to", f"with {host} they are up to your own loop")
-    why = "not all of their settings are numbers here" if ways else why
-    why = why if get(unless) is None else f"under {unless} {because}"
-    cure = "" if anchor == "sampler" else "with one step per batch no rule acts"
-    return Finding("note", f"the optimizer steps of a batch are not judged: {why}", cure)
+            finding = spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
+            by_default: Level = "note" if finding.level == "ok" else "warning"  # where none of them is given
+            return replace(finding, level=by_default) if way and len(factors) == len(way) else finding
+        why = "; ".join(
+            absent(_short(name), way[name], host)
+            if size is None
+            else f"{_short(name)} is {'not a plain number here' if size is ... else repr(size)}"
+            for name, size in lacks
+        )
+    return not_judged(why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts")
 
 
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

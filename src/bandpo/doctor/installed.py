@@ -54,23 +54,18 @@ def installation() -> Iterator[Finding]:
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
-        if number in tested:
-            known = ""
-        elif number and number == FOR_GPUS.get(name):
-            known = " (verl's version for GPUs; not run by us)"
-        else:
-            known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
-        if version is None and name in FOR_VERL:
-            if has_verl and (has_plug_ins or name != "TransferQueue"):
-                yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
-        elif version is None:
-            if name == "verl":  # the others are brought by an extra
-                yield Finding("note", f"verl is not installed{known}", _INSTALL)
-        elif name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
+        known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        if number and number in (*tested, FOR_GPUS.get(name)):
+            known = "" if number in tested else " (verl's version for GPUs; not run by us)"
+        if version is None and has_verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
+            yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
+        elif version is None and name == "verl":  # the others are brought by an extra
+            yield Finding("note", f"verl is not installed{known}", _INSTALL)
+        elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
-        else:
+        elif version:
             yield Finding("ok", f"{name} {version}{known}")
     yield _gpus("warning" if has_verl else "note")
     for extra, use in EXTRAS.items():
@@ -98,8 +93,11 @@ def _gpus(missing: Level) -> Finding:
     if not built:
         return Finding(missing, f"no GPU: torch {torch.__version__} is a build for CPUs", _INSTALL)
     if not count:
-        cure = "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too"
-        return Finding(missing, f"no GPU is seen by torch {torch.__version__}, a build for CUDA {built}", cure)
+        return Finding(
+            missing,
+            f"no GPU is seen by torch {torch.__version__}, a build for CUDA {built}",
+            "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too",
+        )
     return Finding("ok", f"{count} x {names}, CUDA {built}")
 
 
@@ -143,8 +141,11 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
         here, in_a_worker = (
             x.replace("import verl\n", "import bandpo.integrations.verl\n") for x in (here, in_a_worker)
         )
-        what = f"verl {version} loads no plug-ins: the setting _target_ makes the loss known, in each process"
-        yield Finding("note", what, "or set VERL_USE_EXTERNAL_MODULES=bandpo.integrations.verl for every process")
+        yield Finding(
+            "note",
+            f"verl {version} loads no plug-ins: the setting _target_ makes the loss known, in each process",
+            "or set VERL_USE_EXTERNAL_MODULES=bandpo.integrations.verl for every process",
+        )
     yield _ask("a fresh process", here)
     if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")

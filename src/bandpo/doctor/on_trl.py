@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
-from . import Finding, Level, in_half, spread
+from . import Finding, Level, absent, in_half, not_judged, of_sequences, spread
 from .hosts import of_rule
 from .installed import minor, version_of
 
@@ -36,7 +36,12 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
 
 
 def trl_settings(
-    config: Mapping[str, Any], unknown: frozenset[str] = frozenset(), *, host: str = "TRL", trust: bool = False
+    config: Mapping[str, Any],
+    unknown: frozenset[str] = frozenset(),
+    *,
+    host: str = "TRL",
+    trust: bool = False,
+    whole: bool = True,
 ) -> Iterator[Finding]:
     """Find settings of a GRPOConfig that disable a rule or are refused.
 
@@ -46,10 +51,11 @@ def trl_settings(
         unknown: names whose values are not known; what depends on one of them is not judged.
         host: whose trainer has the GRPOConfig, "TRL" or "unsloth".
         trust: import the module of a user's rule, which runs what is in it.
+        whole: whether these are all settings of a run, so that TRL's own values hold for the others.
     """
     found = {**JUDGED, **config}
     if unknown.isdisjoint(_REUSE):
-        yield _reuse(found)
+        yield _reuse(found, config.keys(), whole)
     loaded, version = str(found.get("model_init_kwargs")), version_of("trl") or "1.15"
     half = bool(found.get("deepspeed")) if found.get("bf16") is not False else "float16" in loaded
     if half and host == "TRL" and minor(version) < (1, 15):  # from which on its head computes in float32
@@ -62,6 +68,13 @@ def trl_settings(
         for message in refusals(SimpleNamespace(**found), objective_for(host, None), host=host):  # type: ignore[arg-type]
             what, _, cure = message.partition("; ")
             yield Finding("note", f"with BandPOTrainer: {what}", cure)
+        if str(found["importance_sampling_level"]).startswith("sequence"):
+            names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and found[x] is not None]
+            level, what = of_sequences(found[name] for name in names)
+            limits = [f"{x} {found[x]}" if x in config else absent(x, found[x], host) for x in names]
+            yield Finding(
+                level, f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}"
+            )
         return
     args, rule = SimpleNamespace(**found), ... if "trust_region" in unknown else found.get("trust_region")
     objective = None
@@ -75,17 +88,32 @@ def trl_settings(
         yield Finding(level, what, cure)
 
 
-def _reuse(found: Mapping[str, Any]) -> Finding:
+def _reuse(found: Mapping[str, Any], given: Set[str], whole: bool) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
     accumulation, steps, generated, iterations = (found[name] for name in _REUSE)
     if steps is None and generated is not None:
-        what = "generation_batch_size: how many steps it is used for depends on the number of processes; not judged"
-        return Finding("note", what, "steps_per_generation says it alone")
-    steps = accumulation if steps is None else steps
-    said = f"steps_per_generation {steps!r} x num_iterations {iterations!r}, "
-    said += f"gradient_accumulation_steps {accumulation!r}"
-    if not all(isinstance(value, int) and value > 0 for value in (accumulation, steps, iterations)):
+        return Finding(
+            "note",
+            "generation_batch_size: how many steps it is used for depends on the number of processes; not judged",
+            "steps_per_generation says it alone",
+        )
+    values = {"steps_per_generation": accumulation if steps is None else steps}
+    values |= {"num_iterations": iterations, "gradient_accumulation_steps": accumulation}
+    said = ", ".join(f"{name} {x!r}{' by default' * (name not in given)}" for name, x in values.items())
+    if not all(isinstance(value, int) and value > 0 for value in values.values()):
         return Finding("problem", f"not all of these are positive numbers: {said}", "correct them")
-    several = max(1, steps * iterations / accumulation) if accumulation % (steps * iterations) else None
-    more = f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more"
-    return spread(iterations, several, said, more, found.get("anchor"))
+    if not whole and "gradient_accumulation_steps" not in given:
+        return not_judged(
+            absent("gradient_accumulation_steps", accumulation, "TRL"),
+            iterations if "num_iterations" in given else None,
+            "give it too, or the script",
+        )
+    steps = values["steps_per_generation"] * iterations
+    several = max(1, steps / accumulation) if accumulation % steps else None
+    return spread(
+        iterations,
+        several,
+        said,
+        f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more",
+        found.get("anchor"),
+    )

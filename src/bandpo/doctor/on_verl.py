@@ -45,11 +45,25 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
         what = "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older"
         what += f" trainer (not the V1 one) calls its own loss in place of {get(f'{_LOSS}.loss_mode', 'vanilla')!r}"
         yield Finding("warning", what, f"{_ROLLOUT}.bypass_mode=false")
+    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
+    if isinstance(batch, int) and isinstance(mini, int) and 0 < batch < mini:
+        # Its check is left out with use_dynamic_bsz; rLLM's trainer has none.
+        stops = "" if get(f"{_ACTOR}.use_dynamic_bsz") else ": verl stops at the start"
+        what = f"ppo_mini_batch_size {mini} is larger than train_batch_size {batch}{stops}"
+        yield Finding("problem" if stops else "note", what, f"ppo_mini_batch_size={batch} or smaller")
+    engine = get(f"{_ACTOR}.strategy") or get("model_engine") or get("--config-name")
+    if "megatron" in str(engine) or get(f"{_ACTOR}.megatron") is not None:
+        what = f"the actor runs on Megatron, whose cross-entropy is in float32, whatever {_ACTOR}.megatron.dtype is"
+        yield Finding("note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)")
+        return
     key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
-    precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16")
+    precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16 by default")
     if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
         cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
         unsafe: Level = "problem" if version and ours else "warning"  # without verl here, it runs elsewhere
-        level = "note" if version_of("flash-attn") else unsafe
-        yield Finding(level, f"{what} as bfloat16, and ratios are wrong by percents", cure)
+        yield Finding(
+            "note" if version_of("flash-attn") else unsafe,
+            f"{what} as bfloat16, and ratios are wrong by percents",
+            cure,
+        )

@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation, plug_in, version_of
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.errors import UserError, counted
-from bandpo.files import parse_yaml
+from bandpo.files import shortened
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
@@ -31,17 +31,20 @@ from bandpo.trust_regions.nodes import trust_region
 from ..config.recipe import merge, put, setting
 from ..config.run_folder import read_info
 from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read, unscored_in
-from ..files.reading import checked, content_of, read_yaml
+from ..files.reading import content_of, read_yaml
 from ..statistics.curves import Curves, by_step
+from .shell import SUFFIXES, not_beside, of_shell, script_text
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
-_SHELL = (".sh", ".bash", ".sbatch", ".slurm")
+# Settings that no other trainer's configuration has.
+_GRPO = {"num_generations", "num_iterations", "steps_per_generation", "epsilon_high", "importance_sampling_level"}
 # What starts TRL's GRPO, and flags that no other program has, but for ms-swift's on Megatron, which counts otherwise.
 _OF_TRL = (
     r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
 )
+_GROUPS = ("actor", "algorithm", "data", "rollout")  # folders of Hydra, whose files are what stands below that name
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 
 
@@ -58,9 +61,8 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from installation()
         yield from plug_in(ray)
         return
-    ends = (".jsonl", "trainer_state.json")
     paths = {text: Path(text) for text in arguments}
-    logs = [text for text, path in paths.items() if text.endswith(ends) or path.is_dir()]
+    logs = [text for text, path in paths.items() if text.endswith((".jsonl", "trainer_state.json")) or path.is_dir()]
     logs += [text for text, path in paths.items() if is_tracked(path) and ("=" not in text or files_of(path))]
     runs = {key: log for text in logs for key, log in logs_at(paths[text]).items()}
     for key, log in runs.items():
@@ -68,6 +70,13 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
             yield replace(found, what=f"{name_of(key)}: {found.what}") if len(runs) > 1 else found
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
+    calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
+    if missing := ", ".join(sorted(calls - {Path(text).name for text in files})):
+        yield Finding(
+            "note",
+            f"{missing}: called in a script, and not beside it; what that sets is not given here",
+            f"give it too, first: bandpo doctor {missing} {' '.join(arguments)}",
+        )
     host, scripts = host_of(whole := "\n".join((*rest, *files.values()))), [x for x in files if x.endswith(".py")]
     if scripts and (host is None or re.search(rf"\b({'|'.join(_CONFIGS)})\(", whole)):
         given = _settings([text for text in rest if text not in scripts])
@@ -78,20 +87,36 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
-    elif is_of_trl(given := _settings(rest, flags=re.search(_OF_TRL, whole) is not None)):
+    elif rest:
+        yield from _of_trl(rest, files, whole, trust)
+
+
+def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bool) -> Iterator[Finding]:
+    """Judge settings of TRL, or say that they are no trainer's."""
+    given = _settings(rest, flags=re.search(_OF_TRL, whole) is not None)
+    inner = [name for name, value in given.items() if isinstance(value, dict) and value.keys() & _GRPO]
+    if len(inner) == 1 and not given.keys() & _GRPO:
+        yield Finding("note", f"what stands below {inner[0]} is read as TRL's settings")
+        given |= given[inner[0]]
+    if is_of_trl(given):
         unknown = frozenset(name for name, value in given.items() if isinstance(value, str) and "$" in value)
-        if "--config" in given and all(Path(text).suffix in _SHELL for text in files):
+        if "--config" in given and all(text.endswith(SUFFIXES) for text in files):
             what = f"--config {given['--config']} is not read"
             yield Finding("warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}")
         else:
-            yield from trl_settings({x: given[x] for x in given.keys() - unknown}, unknown, trust=trust)
-    elif rest:
+            yield from trl_settings(
+                {name: given[name] for name in given.keys() - unknown},
+                unknown,
+                trust=trust,
+                whole=bool(files) and "$@" not in whole,
+            )
+    else:
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
         yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
 
 
 def _text(path: str) -> str:
-    return content_of(Path(path)).decode(errors="replace")
+    return script_text(Path(path)) if path.endswith(SUFFIXES) else content_of(Path(path)).decode(errors="replace")
 
 
 def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
@@ -104,8 +129,8 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
         path, node = Path(text), None
         if "=" in text and not path.exists():
             put(config, *setting(text.lstrip("+")))
-        elif path.suffix in _SHELL:
-            node = _of_shell(_text(text))
+        elif path.suffix in SUFFIXES:
+            node = of_shell(_text(text))
             if flags:
                 names = {name: name.lstrip("-").replace("-", "_") for name in node if name != "--config"}
                 node = {names.get(name, name): value for name, value in node.items()}
@@ -117,28 +142,16 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
             except tomllib.TOMLDecodeError as error:
                 raise UserError(f"{path} is not TOML: {error}") from None
         else:
-            node = checked(read_yaml(path), dict[str, Any], text)
+            node = read_yaml(path)
+            if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
+                node = _settings([str(x) for x in node if str(x)[0] != "~"])
+            elif not isinstance(node, dict | None):
+                raise UserError(
+                    f"{text} must hold settings by name, or Hydra's list of key=value, got {shortened(node)}"
+                )
+            elif path.absolute().parent.name in _GROUPS and "defaults" in (node or {}):
+                node = {path.absolute().parent.name: node}
         config = merge(config, node or {})
-    return config
-
-
-def _of_shell(script: str) -> dict[str, Any]:
-    """Read `key.of=value` and `--flag value` of a script that is not run. Variables must be set once."""
-    script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
-    words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
-    pairs = [word.lstrip("+").partition("=") for word in words]
-    known: dict[str, str] = {}
-    for name, value in [*((x, z) for x, _, z in pairs if x.isidentifier()), *re.findall(r"\$\{(\w+):=([^}]*)", script)]:
-        known[name] = value if known.setdefault(name, value) == value else ""
-    config: dict[str, Any] = {}
-    for (key, equals, value), after in zip(pairs, [*words[1:], "--"], strict=False):
-        if is_flag := re.match("--[a-z]", key) is not None and not equals:
-            value = "true" if after.startswith(("--", ")")) else after
-        for _ in range(3):  # variables of variables
-            value = re.sub(r"\$\{?(\w+)(?::[-=]([^}]*))?\}?", lambda x: known.get(x[1]) or x[2] or x[0], value)
-        if is_flag or (equals and ("." in key or key[:2] == "--" or key == "trust_region")):
-            with contextlib.suppress(UserError):  # text that is not YAML, or a path below a plain value
-                put(config, key, parse_yaml(value, key))
     return config
 
 
@@ -148,7 +161,7 @@ def _of_code(path: Path) -> dict[str, Any]:
     calls, texts, _ = _calls(path)
     for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
         found[key] = value if found.setdefault(key, value) == value else ...
-    config = _of_shell("\n".join(texts))
+    config = of_shell("\n".join(texts))
     for key, value in found.items():
         with contextlib.suppress(UserError):  # a path below a plain value
             put(config, key, value)
@@ -175,26 +188,28 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str], set
     options: dict[str, ast.expr] = {}  # defaults of argparse
     defaulted = set[str]()
     for node in (node for node in nodes if id(node) not in local):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                assigned[_name(target) or "?"] = node.value
-                names.setdefault(id(node.value), []).append(_name(target))
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            changed.append(_name(node))
-        store = node if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else None
-        if store and (isinstance(store.value, ast.Name) or _name(store.value) == "args"):  # or trainer.args
-            later.setdefault(_name(store.value), {})[store.attr] = ...
-        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
-            changed.append(node.value.id)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            changed += [node.func.value.id] if isinstance(node.func.value, ast.Name) else []
-        if isinstance(node, ast.arg):
-            changed.append(node.arg)
-        if isinstance(node, ast.Call) and _name(node.func) == "add_argument":
-            flags = [x.value for x in node.args if isinstance(x, ast.Constant) and str(x.value)[:2] == "--"]
-            default = _keyword(node, "default")
-            if flags and default is not None:
-                options[str(flags[0])[2:].replace("-", "_")] = default
+        match node:
+            case ast.Assign() | ast.AnnAssign(value=ast.expr()):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    assigned[_name(target) or "?"] = cast("ast.expr", node.value)
+                    names.setdefault(id(node.value), []).append(_name(target))
+            case ast.Attribute(value=of, ctx=ast.Store()):
+                changed.append(node.attr)
+                if isinstance(of, ast.Name) or _name(of) == "args":  # or trainer.args
+                    later.setdefault(_name(of), {})[node.attr] = ...
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del())
+                | ast.arg(arg=name)
+            ):
+                changed.append(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr in _CHANGES:
+                changed.append(name)
+            case ast.Call() if _name(node.func) == "add_argument":
+                flags = [x.value for x in node.args if isinstance(x, ast.Constant) and str(x.value)[:2] == "--"]
+                default = _keyword(node, "default")
+                if flags and default is not None:
+                    options[str(flags[0])[2:].replace("-", "_")] = default
     assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
@@ -306,19 +321,23 @@ def _logged(path: Path) -> Iterator[Finding]:
     if not rows:
         raise UserError(f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md lists them")
     names = {name for row in rows for name in row}
-    if log.damaged:
-        yield Finding("note", f"{path}: {log.notes[0]}")
+    for note in log.notes[: len(log.remarks) + bool(log.damaged)]:
+        yield Finding("note", f"{path}: {note}")
     if any(row.get("half_precision") for row in rows):
-        what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
-        yield Finding("problem", what, verl_in_float32(version_of("verl") or ""))
+        yield Finding(
+            "problem",
+            "log-probabilities reached the loss in half precision: ratios are wrong by percents",
+            verl_in_float32(version_of("verl") or ""),
+        )
     if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
     if lost := lost_in(rows):
-        cure = (
+        yield Finding(
+            "problem",
+            f"{path}: {lost}",
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
-            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm"
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm",
         )
-        yield Finding("problem", f"{path}: {lost}", cure)
     if unscored := unscored_in(rows):
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
     yield clip_finding(path, log)
@@ -345,5 +364,5 @@ def clip_finding(path: Path, log: Followed) -> Finding:
     seen = f"in {counted(len(percents), 'row')}"
     if mean:
         seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
-    level, what, cure = clip_in_words(float(mean), seen, max(ratios, default=None), cut=cut)
+    level, what, cure = clip_in_words(float(mean), seen, max(ratios, default=None), cut=cut, decimals=log.decimals)
     return Finding(level, f"{name}: {what}", cure)
