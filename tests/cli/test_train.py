@@ -98,8 +98,9 @@ def test_without_a_model_it_is_the_recipe_that_ships(calls_of_train):
     assert main(["train", "--rounds", "2", "--rule", "grpo", "seed=3"]) == 0
     assert main(["train", "Qwen/Qwen3-0.6B", "--data", "openai/gsm8k"]) == 0
     assert main(["train", "--data", "a.csv", "model=./mine"]) == 0
-    first, second, third, fourth = calls_of_train
-    assert first[0] == second[0]
+    assert main(["train", "data.eval_size=16"]) == 0
+    first, second, third, fourth, fifth = calls_of_train
+    assert first[0] == second[0] == fifth[0]
     assert Path(first[0]).name == "smollm2.yaml"
     assert second[1] == ["seed=3", 'trust_region="grpo"', "rounds=2"]
     assert third[:2] == (None, ['model="Qwen/Qwen3-0.6B"', 'data.source="hub"', 'data.path="openai/gsm8k"'])

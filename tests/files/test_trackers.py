@@ -108,14 +108,17 @@ def test_what_no_log_can_be_made_of_is_said(tmp_path, capsys, monkeypatch):
     (tmp_path / "chart.csv").write_text(CHART.format("reward"))
     (tmp_path / "runs.csv").write_text('"Name","State","lr"\n"a","finished","1"\n')
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\0")
-    (tmp_path / "trl.log").write_text("{'loss': 0.1, 'reward': 0.5, 'epoch': 0.01}\n")
+    (tmp_path / "other.log").write_text("{'question': 'How many?', 'answer': 5}\n")
     for given, said in (
         ("runs.csv", "runs.csv: wandb's CSV of a chart or of run.history(), with one of the columns Step, "),
         ("runs.csv", "is expected; it has Name, State, lr"),
         ("bytes.csv", "bytes.csv cannot be read as CSV: 'utf-8' codec"),
         ("chart.csv/c", "chart.csv/c must name one of the runs grpo-seed1, a-b, as in chart.csv/grpo-seed1"),
         ("none.csv", "none.csv: no run found"),
-        ("trl.log", "trl.log: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that"),
+        (
+            "other.log",
+            "other.log: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that",
+        ),
     ):
         assert main(["report", given]) == 2
         assert said in capsys.readouterr().err

@@ -187,6 +187,14 @@ def test_fewer_than_three_seeds_have_no_spread(tmp_path):
     }
 
 
+def test_a_page_of_one_rule_compares_nothing(tmp_path, no_drawings):
+    write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)))
+    page = make_page(tmp_path)
+    assert "<title>Training under one rule: Band-KL 0.05</title>" in page
+    assert "<h1>Training under one rule</h1>" in page
+    assert "Trust regions compared" not in page
+
+
 def test_several_lines_of_a_round_are_one_round(tmp_path):
     rows = [{"round": 1, "step": i, "tokens": t, "clip/count": c, "reward": r, "clip/fraction": 0.9}
             for i, (t, c, r) in enumerate([(100, 50, 0.2), (900, 0, 0.4), (0, 0, None)])]  # fmt: skip

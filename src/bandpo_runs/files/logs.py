@@ -1,12 +1,13 @@
 """Find the log of a training run (`logs_at`), and follow it (`Followed`).
 
 It is one of: JSON lines with a row each (`metrics.jsonl` of `bandpo train`, `BandPOTrainer` or prime-rl); the same
-with the step and the row apart (verl's file logger); `trainer_state.json`, which TRL leaves in each checkpoint; or what
-`trackers` reads.
+with the step and the row apart (verl's file logger), or with the step of a tracker (wandb, ms-swift);
+`trainer_state.json`, which TRL leaves in each checkpoint; or what `trackers` reads.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import fnmatch
 import math
@@ -20,12 +21,12 @@ from bandpo.errors import UserError, counted
 from bandpo.files import json_line, lines_of, shortened
 
 from .reading import read_json
-from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, rows_in, runs_of
+from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, printed, rows_in, runs_of, with_steps
 
 STATE = "trainer_state.json"
 # How names of an evaluation begin under TRL, in a tracker, and under verl; and times, of which prime-rl's two processes
-# write their own, and TRL one more at the end.
-_SEVERAL = ("eval_", "eval/", "val-", "time", "train_runtime")
+# write their own, TRL one more at the end, and ms-swift one with each evaluation.
+_SEVERAL = ("eval_", "eval/", "val-", "time", "train_runtime", "train_speed", "memory")
 # Names of verl (Trinity-RFT), SkyRL, prime-rl (of 2026 and before), TRL (axolotl, unsloth, ms-swift) and others, and
 # ours for the same; the first that is there counts. Their clip rates are means of means. Most count tokens that lose
 # their gradient, so they get our name for that. NeMo-RL and tinker's servers log none.
@@ -131,8 +132,13 @@ def is_log(path: Path) -> bool:
             row = json_line(next(filter(bytes.strip, lines_of(path))), str(path))
     if path.suffix == ".csv":
         return bool(runs_of(path))  # else it holds answers
-    is_named = path.name == "metrics.jsonl" or path.name.endswith(STATE) or is_tracked(path)
-    return is_named or ("step" in row and isinstance(row.get("data"), dict))
+    return (
+        path.name == "metrics.jsonl"
+        or path.name.endswith(STATE)
+        or is_tracked(path)
+        or bool(row.keys() & {"_step", "global_step/max_steps"})  # of wandb, of ms-swift
+        or ("step" in row and isinstance(row.get("data"), dict))
+    )
 
 
 # What verl logs of a validation: the data set, which number, and of how many samples.
@@ -147,13 +153,21 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
     Where both have one it is ours: a sum over counts, where TRL has a mean of means.
     """
     kept = {name: value for name, value in row.items() if type(value) in (int, float, bool, type(None))}
-    numbers = {name.removeprefix("train/"): _finite(value) for name, value in kept.items()}  # of TRL in a tracker
+    numbers = {  # those of TRL have a prefix in a tracker; too large ones cannot be summed
+        name.removeprefix("train/"): value if value is not None and abs(value) < 1e300 else None
+        for name, value in kept.items()
+    }
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
     rewards = fnmatch.filter(numbers, "agg/effective/*/reward/mean")  # of prime-rl's agents
     out |= {"reward": numbers[rewards[0]]} if len(rewards) == 1 else {}
     for name, found in [(name, found) for name in numbers if (found := _AVERAGED.fullmatch(name))]:
-        mean = numbers.get(f"eval/{found[3]}/avg_score") if found[3] else numbers[name]
-        out |= {f"val-core/{found[1] or found[3]}/acc/mean@{found[2] or found[4]}": mean}
+        out |= {
+            f"val-core/{found[1] or found[3]}/acc/mean@{found[2] or found[4]}": numbers.get(
+                f"eval/{found[3]}/avg_score"
+            )
+            if found[3]
+            else numbers[name]
+        }
     for name in numbers:
         if "bandpo/" in name:  # prime-rl logs the mean of a count over sequences
             out[name.partition("bandpo/")[2].removesuffix("/mean")] = out.pop(name)
@@ -161,18 +175,6 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
     if high is not None and low is not None:  # BandPOTrainer logs the two sides
         out.setdefault("clip/fraction", high + low)
     return out
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not abs(value) < 1e300 else value  # larger ones cannot be summed
-
-
-def _rows_of_state(path: Path) -> tuple[list[Row], Row]:
-    state = read_json(path)
-    rows = state.get("log_history")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path}: corrupt: 'log_history' is {shortened(rows)}; a list of rows is expected")
-    return rows, state
 
 
 # Without them no step is made; what a row has of them without a number was NaN or infinite.
@@ -190,25 +192,21 @@ def lost_in(rows: Iterable[Row]) -> str | None:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
         lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
-            found.setdefault(name, []).append(_step_of(row))
-    parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]}" for name, steps in found.items()]
+            found.setdefault(name, []).append(row["step"])
+    parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]:g}" for name, steps in found.items()]
     return f"numbers are not finite: {'; '.join(parts)}" if found else None
 
 
 def unscored_in(rows: Iterable[Row]) -> str | None:
     """Say which rows, with our names, have a reward without a number."""
-    if steps := [_step_of(row) for row in rows if _is_lost(row.get("reward", 0))]:
+    if steps := [row["step"] for row in rows if _is_lost(row.get("reward", 0))]:
         what = "it is not finite, or no reward function scored an answer"
-        return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]}: {what}"
+        return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]:g}: {what}"
     return None
 
 
 def _is_lost(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _step_of(row: Row) -> Any:
-    return row.get("step", row.get("round"))
 
 
 class Followed:
@@ -221,6 +219,8 @@ class Followed:
         path: of the file; it may be changed, to that of the next checkpoint.
         at: the rows by their step, with numbers under our names; they stay when the file is emptied or deleted.
         damaged: lines of the file that are no rows, or have no step; half a line at its end is waited for.
+        remarks: what is missing in a printed log, and how it was read.
+        decimals: to how many a printed log rounds its numbers; None: it does not, as far as it shows.
         went_back: how often rows replaced others.
         written: when the file was last written to, in seconds since 1970; None: never seen.
         fault: why it cannot be read now; "" if it can.
@@ -232,6 +232,8 @@ class Followed:
         self.path = path
         self.at: dict[float, Row] = {}
         self.damaged = self.went_back = 0
+        self.remarks: list[str] = []
+        self.decimals: int | None = None
         self.written: float | None = None
         self.fault = ""
         self.last_step: int | None = None
@@ -246,7 +248,8 @@ class Followed:
     @property
     def notes(self) -> list[str]:
         """Say what happened to the log."""
-        notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] if self.damaged else []
+        notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] * bool(self.damaged)
+        notes += self.remarks
         if self.went_back:
             notes.append(f"the log went back {self.went_back} times, as after a resume; the last values are shown")
         lost, unscored = lost_in(self.rows), unscored_in(self.rows)
@@ -269,11 +272,16 @@ class Followed:
         return self._seen != before
 
     def _read(self) -> None:
-        damaged, rows, state = 0, [], {}
-        if is_tracked(self.path):
+        damaged, rows, state = 0, list[Row](), {}
+        if self.path.suffix in PRINTED:
+            rows, self.remarks, self.decimals = printed(self.path)
+        elif is_tracked(self.path):
             rows = rows_in(self.path)
         elif self.path.name.endswith(STATE):
-            rows, state = _rows_of_state(self.path)
+            state = read_json(self.path)
+            rows = state.get("log_history")
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise UserError(f"{self.path}: corrupt: 'log_history' is {shortened(rows)}; a list of rows is expected")
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
                 try:
@@ -282,25 +290,32 @@ class Followed:
                     rows.append({**inner, "step": row.get("step")} if isinstance(inner, dict) else row)
                 except UserError:
                     damaged += line.endswith(b"\n")
+            rows = with_steps(rows)
         most = {**(rows[-1] if rows else {}), **state}.get("max_steps")
         self.last_step = most if type(most) is int and most > 0 else None
-        steps: list[Any] = [step for step in (state.get("global_step"), *map(_step_of, rows)) if _is_step(step)]
-        self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
         at: dict[float, Row] = {}
+        order: list[float] = []  # its steps
         self.went_back, last = 0, -math.inf
         for row in rows:
-            if not _is_step(step := _step_of(row)):
+            step: Any = row.get("step", row.get("round"))
+            if not _is_step(step):
                 damaged += 1
                 continue
             row, before = {**renamed(row), "step": step}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
             if any(not name.startswith(_SEVERAL) and (step < last or row[name] != before[name]) for name in again):
                 self.went_back += 1
-                for each in [each for each in at if each >= step] if step < last else [step]:
+                place = bisect.bisect_left(order, step)
+                for each in order[place:]:
                     del at[each]
+                del order[place:]
                 before, last = {}, step
+            if step not in at:
+                bisect.insort(order, step)
             at[step], last = {**before, **row}, max(step, last)
         self.at, self.damaged = at or self.at, damaged
+        steps: list[Any] = [*filter(_is_step, (state.get("global_step"), *order[-1:]))]
+        self.ended = self.last_step is not None and max(steps, default=0) >= self.last_step
 
 
 def _is_step(step: Any) -> bool:

@@ -111,11 +111,10 @@ def _pieces(tokens: Tokens, some: Integers | None = None) -> Iterator[tuple[Tens
     index = np.arange(tokens.count) if some is None else some
     for start in range(0, len(index), _PIECE):
         part = index[start : start + _PIECE]
-        advantages = None if tokens.advantages is None else torch.from_numpy(tokens.advantages[part])
         yield (
             torch.from_numpy(tokens.log_ratio[part]),
             torch.from_numpy(tokens.old[part]),
-            Context(advantages=advantages),
+            Context(advantages=None if tokens.advantages is None else torch.from_numpy(tokens.advantages[part])),
         )
 
 
@@ -220,13 +219,12 @@ def calibrate(
         wanted = rate * np.bincount(tokens.responses, minlength=n).astype(np.float64)
     found = tuple(_find(region, tuple(parameter) or free_number(region), tokens, cut, wanted) for region in
                   rules or RULES)  # fmt: skip
-    most, warnings = float(wanted.sum()), ()
-    if most < FEW:
-        warnings = (
-            f"Only {most:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its interval "
-            "wide, perhaps without an upper end: take the tokens of more responses.",
-        )
-    return Calibration(tokens.count, n, cut, most / tokens.count, reference, found, warnings)
+    most = float(wanted.sum())
+    few = (
+        f"Only {most:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its interval "
+        "wide, perhaps without an upper end: take the tokens of more responses."
+    )
+    return Calibration(tokens.count, n, cut, most / tokens.count, reference, found, (few,) if most < FEW else ())
 
 
 def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Found:
@@ -241,29 +239,23 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
     critical = np.where(counts, critical, 0.0)
     exact, never = smallest_number(critical, most), int(np.isinf(critical).sum())
     if exact == 0:
-        share = percent((critical > 0).mean())
-        why = f"at most {share} of the tokens are {'cut' if cut else 'outside'}, whatever {shown} is"
-        return Found(label, parameter, why=why)
+        most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
+        return Found(label, parameter, why=f"{most_outside}, whatever {shown} is")
     if math.isinf(exact):
-        share = percent(never / tokens.count)
-        why = f"{share} of the tokens are outside, whatever {shown} is, which is more than wanted"
-        return Found(label, parameter, why=why)
+        always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {shown} is"
+        return Found(label, parameter, why=f"{always}, which is more than wanted")
     interval = number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None
     value = _rounded_up(exact)
     chosen = with_number(region, names, value)
     measured, outside = measure(tokens, chosen, cut=cut)
-    notes: list[str] = []
-    if never:
-        notes.append(
-            f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
-            f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1."
-        )
-    if outside.sum() < 0.8 * most and most >= FEW:
-        notes.append(
-            "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
-            "written with few digits?"
-        )
-    return Found(measured.label, parameter, exact, value, interval, measured, chosen, tuple(notes))
+    notes = {
+        f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
+        f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never > 0,
+        "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
+        "written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
+    }
+    remarks = tuple(note for note, holds in notes.items() if holds)
+    return Found(measured.label, parameter, exact, value, interval, measured, chosen, remarks)
 
 
 def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:

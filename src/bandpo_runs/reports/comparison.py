@@ -46,8 +46,9 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
         return a, b
     name = " | ".join((*names[0], *names[1]))
     one, other = (replace(side, graded=[replace(side.graded[0], data=name)]) for side in (a, b))
-    note = f"its data set {names[1][0]} is compared with A's {names[0][0]}, as each has no other"
-    return one, replace(other, notes=(*b.notes, note))
+    return one, replace(
+        other, notes=(*b.notes, f"its data set {names[1][0]} is compared with A's {names[0][0]}, as each has no other")
+    )
 
 
 def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparison]:
@@ -75,10 +76,20 @@ def comparison_text(
     lines = [*(f"{side} = {_named(each)}" for side, each in (("A", a), ("B", b))), ""]
     rows = [[name, "prompts", "A", "B", "B - A", "sampling error", "p", "clustered error", "p"]]
     for c in comparisons:
-        errors = [
-            text for each in (c.sampling_error, c.clustered_error) for text in (_bracket(each.interval), _p(each.p))
-        ]
-        rows.append([c.data, str(c.prompts), points(c.a), points(c.b), points(c.difference, "+"), *errors])
+        rows.append(
+            [
+                c.data,
+                str(c.prompts),
+                points(c.a),
+                points(c.b),
+                points(c.difference, "+"),
+                *[
+                    text
+                    for each in (c.sampling_error, c.clustered_error)
+                    for text in (_bracket(each.interval), _p(each.p))
+                ],
+            ]
+        )
     if here.p is None:  # pass@k has no such test
         rows = [[*row[:6], *row[7:]] for row in rows]
     where = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
@@ -151,18 +162,20 @@ def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]
         notes.append(f"{side}: {', '.join(facts)}.")
         notes += [f"{side}: its training run {result.collapse}."] if result.collapse is not None else []
         notes += [f"{side}: {note}." for note in result.notes]
-    if a.scorer != b.scorer:
-        notes.append("A and B were graded by different scorers: the difference is theirs too.")
-    notes += different_sampling([a, b])
     sizes = [{g.data: len(g.score) for g in side.graded} for side in (a, b)]
-    for c in comparisons[: len(sizes[0].keys() & sizes[1].keys())]:
-        have = [side[c.data] for side in sizes]
-        if max(have) > c.prompts:
-            notes.append(f"{c.data}: {c.prompts} prompts in common, of {have[0]} of A and {have[1]} of B; the others "
-                         "do not count.")  # fmt: skip
-    if alone := sizes[0].keys() ^ sizes[1].keys():
-        notes.append(f"Only one of the two has {', '.join(sorted(alone))}.")
-    return notes
+    both, alone = sizes[0].keys() & sizes[1].keys(), sizes[0].keys() ^ sizes[1].keys()
+    return [
+        *notes,
+        *["A and B were graded by different scorers: the difference is theirs too."] * (a.scorer != b.scorer),
+        *different_sampling([a, b]),
+        *(
+            f"{c.data}: {c.prompts} prompts in common, of {sizes[0][c.data]} of A and {sizes[1][c.data]} of B; the "
+            "others do not count."
+            for c in comparisons[: len(both)]
+            if max(sizes[0][c.data], sizes[1][c.data]) > c.prompts
+        ),
+        *[f"Only one of the two has {', '.join(sorted(alone))}."] * bool(alone),
+    ]
 
 
 def different_sampling(results: Sequence[Result]) -> list[str]:

@@ -28,8 +28,7 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
         draw(ax, figure, styles)
         limits.append(ax.get_xlim())
 
-    name = f"{title}{figure.title}, {figure.unit}, by {figure.axis}, for {join(figure.curves)}"
-    picture = svg(drawing, name)
+    picture = svg(drawing, f"{title}{figure.title}, {figure.unit}, by {figure.axis}, for {join(figure.curves)}")
     return figure.title, picture, figure.meaning, _values(figure, styles, *limits) if read and limits else None
 
 
@@ -41,8 +40,13 @@ def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict
     at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))] if len(at) else at
     lines = []
     for label, of in known.items():
-        texts = [f"{number(of[x])}{percent_of(figure.unit)}" if x in of else None for x in at.tolist()]
-        lines.append((label, LIGHT.index(styles[label]["color"]), texts))
+        lines.append(
+            (
+                label,
+                LIGHT.index(styles[label]["color"]),
+                [f"{number(of[x])}{percent_of(figure.unit)}" if x in of else None for x in at.tolist()],
+            )
+        )
     shares = (at - limits[0]) / (limits[1] - limits[0])
     places = ((LEFT + (WIDTH - LEFT - RIGHT) * shares) / WIDTH).round(4).tolist()
     return {"at": places, "x": [f"{figure.axis} {x:g}" for x in at], "lines": lines} if places else {}
@@ -53,20 +57,32 @@ def render(report: Report) -> str:
     styles = method_styles(report.labels)
     bounds: tuple[Any, ...] = ()
     if report.bounds:
-        name = f"Bounds of the probability ratio by old probability, for {join(report.bounds)}; numbers in the table"
-        picture = svg(lambda ax: draw_bounds(ax, GRID, report.bounds, styles), name, 300)
-        meaning = (
-            "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
-            "A line that leaves the picture goes to 0 or to infinity."
+        picture = svg(
+            lambda ax: draw_bounds(ax, GRID, report.bounds, styles),
+            f"Bounds of the probability ratio by old probability, for {join(report.bounds)}; numbers in the table",
+            300,
         )
-        bounds = ("Bounds of the ratio", picture, meaning)
-    parts = [
-        (part, key(styles, part.labels, part.title), [drawn(f, styles, f"{part.title}: ", True) for f in part.figures])
-        for part in report.parts
-    ]
+        bounds = (
+            "Bounds of the ratio",
+            picture,
+            "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
+            "A line that leaves the picture goes to 0 or to infinity.",
+        )
     return rendered(
-        "page.html.jinja", _SCRIPT, report=report, names=join(report.labels), parts=parts, bounds=bounds,
-    )  # fmt: skip
+        "page.html.jinja",
+        _SCRIPT,
+        report=report,
+        names=join(report.labels),
+        parts=[
+            (
+                part,
+                key(styles, part.labels, part.title),
+                [drawn(x, styles, f"{part.title}: ", True) for x in part.figures],
+            )
+            for part in report.parts
+        ],
+        bounds=bounds,
+    )
 
 
 def write_page(report: Report, output: Path) -> None:

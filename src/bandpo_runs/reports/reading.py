@@ -94,7 +94,7 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
         of, path = _settings(folder, trust), folder / "metrics.jsonl"
     info, log = of.get("info"), read(path)
     if not log.at and (info is None or info["finished"]):
-        needed = "JSON lines with 'step' or 'round', or the steps that verl or SkyRL prints"
+        needed = "JSON lines with 'step' or 'round', or the steps that TRL, verl or SkyRL prints"
         raise UserError(f"{path}: no row of a log is in it; expected {needed}")
     if info is not None:
         finished, more = info["finished"], info.get("stopped")
@@ -102,8 +102,14 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
         finished = log.ended or log.last_step is None
         more = "it does not say whether the run is finished" if log.last_step is None else None
     label = label or (repetition(name_of(folder))[0] if info is None else str(info["label"]))
-    notes = (*log.notes, *([more] if more else []))
-    return Run(**by_step(log.rows), folder=folder, label=label, finished=finished, notes=notes, **of)
+    return Run(
+        **by_step(log.rows),
+        folder=folder,
+        label=label,
+        finished=finished,
+        notes=(*log.notes, *([more] if more else [])),
+        **of,
+    )
 
 
 def _settings(folder: Path, trust: bool) -> dict[str, Any]:

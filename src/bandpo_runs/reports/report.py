@@ -55,12 +55,14 @@ def make_report(sections: Sequence[Section]) -> Report:
     runs = [run for section in sections for run in section.runs]
     labels = list(dict.fromkeys(label for section in sections for label in section.methods))
     bounds, intervals = _bounds(runs)
+    infos = [run.info for run in runs if run.info is not None]
     scenes = dict.fromkeys(section.scene for section in sections)
     return Report(
         labels=labels, lead=_lead(sections, runs, labels),
         verdicts=[(section.title if sections[1:] else "", verdicts(section)) for section in sections],
         parts=[_part(section) for section in sections], bounds=bounds, intervals=intervals,
-        settings=_settings(sections, runs), facts=[*_facts(runs)], commands=_commands(runs),
+        settings=_settings(sections, runs), facts=[*_facts(runs)],
+        commands=list(dict.fromkeys(blanked(info.get("command") or "(not recorded)") for info in infos)),
         limits=[LIMITS[scene] for scene in scenes if scene in LIMITS],
     )  # fmt: skip
 
@@ -94,8 +96,14 @@ def _part(section: Section) -> Part:
             notes.append(f"{run.name}: {run.collapse}.")
     by_label = {label: [*runs.values()] for label, runs in section.methods.items()}
     figures = [panel.figure(section.axis, by_label) for panel in section.panels]
-    scene = SCENES.get(section.scene or "", "")
-    return Part(section.title, scene, [*by_label], figures, [*notes, *_missing(section)], [*_tables(section)])
+    return Part(
+        section.title,
+        SCENES.get(section.scene or "", ""),
+        [*by_label],
+        figures,
+        [*notes, *_missing(section)],
+        [*_tables(section)],
+    )
 
 
 def _missing(section: Section) -> Iterator[str]:
@@ -130,19 +138,22 @@ def _tables(section: Section) -> Iterator[Table]:
         yield Table("", [], [], ["No run of this section is finished, so there are no final numbers yet."])
         return
     few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
-    notes = [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} seeds)."] if few else []
-    if any("not reached" in line for _, cells in finals for each in cells for line in each):
-        notes.append("Not reached: it would need more rounds than were run, so there is a median and no mean.")
-    if len(lengths := sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})) > 1:
-        notes.append(f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.")
-    if section.baseline is None:
-        notes.append("The baseline did not run here, so there are no differences.")
-    if section.methods.keys() - {section.baseline} and any(run.seed is None for run in section.runs):
-        notes.append("A log does not say the seed of its run, so it has no paired difference.")
+    lengths = sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})
+    is_reached = not any("not reached" in line for _, cells in finals for each in cells for line in each)
+    has_seeds = all(run.seed is not None for run in section.runs)
+    notes = {
+        f"{join(few or [''])}: spread not estimated (fewer than {MIN_SEEDS} seeds).": bool(few),
+        "Not reached: it would need more rounds than were run, so there is a median and no mean.": not is_reached,
+        f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.": len(lengths) > 1,
+        "The baseline did not run here, so there are no differences.": section.baseline is None,
+        "A log does not say the seed of its run, so it has no paired difference.": bool(
+            section.methods.keys() - {section.baseline} and not has_seeds
+        ),
+    }
     counts = [(label, f"n = {len(runs)}") for label, runs in done.items()]
     spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
     head = [("measure", ""), *counts, ("definition", "")]
-    yield Table(f"Final numbers, {spread}", head, finals, notes, defined=True)
+    yield Table(f"Final numbers, {spread}", head, finals, [note for note in notes if notes[note]], defined=True)
     if pairs:
         few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
         head = [(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()]
@@ -162,21 +173,21 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
     found = {label: bounds for label, region in rules.items() if (bounds := ratio_bounds(region, GRID)) is not None}
     notes = []
     for label, run in sorted(first.items()):
-        if run.own is not None:
-            notes.append(f"{label}: {not_loaded(run.own)}.")
-        elif run.objective is None:
-            notes.append(f"{label}: a log does not say the rule of its run, so no interval is shown.")
-        elif run.region is None:
-            notes.append(f"{label}: one ratio for a whole response, and so no interval per token.")
-        elif label not in found:
-            notes.append(f"{label}: bounds depend on more than the old probability, and so no line.")
+        whys = {
+            not_loaded(str(run.own)): run.own is not None,
+            "a log does not say the rule of its run, so no interval is shown": run.objective is None,
+            "one ratio for a whole response, and so no interval per token": run.region is None,
+            "bounds depend on more than the old probability, and so no line": label not in found,
+        }
+        notes += [f"{label}: {why}." for why, holds in whys.items() if holds][:1]
     p = np.array([0.01, 0.1, 0.8])
     rows = []
     for label in found:
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(rules[label], p) or ())
         rows.append((label, [(f"{a:.3f}–{b:.3f}",) for a, b in zip(low, high, strict=True)]))
-    head = [("method", ""), *((f"p = {x:g}", "") for x in p)]
-    return found, Table("Where the probability p of a token may go", head, rows, notes)
+    return found, Table(
+        "Where the probability p of a token may go", [("method", ""), *((f"p = {x:g}", "") for x in p)], rows, notes
+    )
 
 
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
@@ -208,9 +219,3 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{'; '.join(told)}."
     if logs := [f"{run.label} from {run.folder}" for run in runs if run.info is None]:
         yield f"Read from logs, which hold no settings, versions or commands: {join(logs)}."
-
-
-def _commands(runs: Sequence[Run]) -> list[str]:
-    """List the commands that made the runs, each once."""
-    infos = [run.info for run in runs if run.info is not None]
-    return list(dict.fromkeys(blanked(info.get("command") or "(not recorded)") for info in infos))

@@ -71,8 +71,10 @@ class Panel:
         curves = {}
         for label, runs in methods.items():
             known = [(run.x[there], y[there]) for run in runs for y in [self.curve(run)] for there in [np.isfinite(y)]]
-            mean = mean_curve((run.x, self.curve(run)) for run in [r for r in runs if r.finished] or runs)
-            curves[label] = Curve([line for line in known if len(line[0])] if len(runs) > 1 else [], mean)
+            curves[label] = Curve(
+                [line for line in known if len(line[0])] if len(runs) > 1 else [],
+                mean_curve((run.x, self.curve(run)) for run in [r for r in runs if r.finished] or runs),
+            )
         return Figure(self.title, self.unit, axis, self.meaning, curves, self.top)
 
 
@@ -165,17 +167,14 @@ def share(run: Run, parts: tuple[str, str], key: str = "", where: Any = slice(No
     return float(100 * top[known].sum() / below) if below > 0 else math.nan
 
 
-def entropy_at_half(run: Run) -> float:
-    return float(next(iter(run.mean("entropy")[run.mean("reward") >= 0.5]), math.nan))
-
-
 NUMBERS = (
     Number("First {x} in which half work", "P(work) ≥ 0.5", 1, lambda r: first_round(r, "lab/work"), whole=True),
     Number("First {x} with reward 0.5", "mean reward ≥ 0.5", 1, lambda r: first_round(r, "reward"), whole=True),
     Number("Reward over the run", "mean over all {x}s", 3, lambda r: mean(r.mean("reward"))),
     Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda r: mean(r.mean("reward"), last=3)),
     Number("Entropy at the end", "nats per token, last {x}", 2, lambda r: mean(r.mean("entropy"), last=1)),
-    Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2, entropy_at_half),
+    Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2,
+           lambda r: float(next(iter(r.mean("entropy")[r.mean("reward") >= 0.5]), math.nan))),
     Number("Clip rate, %", "clipped tokens / all tokens, sums over the run", 2,
            lambda r: share(r, CLIP_RATE, "clip/fraction")),
     Number("Early tail share, %", "clipped above the upper bound with old p ≤ 0.2 / all clipped tokens, sums over the "
@@ -187,8 +186,9 @@ NUMBERS = (
 
 def last_of(panel: Panel) -> Number:
     """Return the last value of a share, in percent."""
-    meaning = f"{panel.meaning.removesuffix('.')}; last validation"
-    return Number(f"{panel.title}, %", meaning, 1, lambda run: 100 * panel.last(run))
+    return Number(
+        f"{panel.title}, %", f"{panel.meaning.removesuffix('.')}; last validation", 1, lambda run: 100 * panel.last(run)
+    )
 
 
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

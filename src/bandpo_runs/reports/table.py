@@ -87,16 +87,28 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
             parts = [[_numbers(run, name, at)[: len(measures)] for run in runs] for name in data]
             parts += [[_average(of_run) for of_run in zip(*parts, strict=True)]] if len(data) > 1 else []
             marks = tuple(footnotes.setdefault(note, len(footnotes) + 1) for note in _row_notes(runs))
-            cells = tuple(tuple(map(_value, zip(*part, strict=True))) for part in parts)
-            block.append(TableRow(heading, runs[0].method, len(runs), cells, marks))
+            block.append(
+                TableRow(
+                    heading,
+                    runs[0].method,
+                    len(runs),
+                    tuple(tuple(map(_value, zip(*part, strict=True))) for part in parts),
+                    marks,
+                )
+            )
             last[runs[0].method] = [mean.value for mean, *_ in parts[-1] if mean is not None]
         rows += _with_best(block)
         settled += [f"{f'{heading}: ' * bool(heading)}{text}" for text in _settled(last)]
     columns = [*data, "Average"] if len(data) > 1 else data
     if settled:
         settled = [f"{columns[-1]}, {measures[0]}, over training runs (95% interval by Welch's t):", *settled]
-    notes = (*_table_notes(results, rows, counts, measures), *settled)
-    return Table(tuple(columns), measures, tuple(rows), notes, tuple(footnotes))
+    return Table(
+        tuple(columns),
+        measures,
+        tuple(rows),
+        (*_table_notes(results, rows, counts, measures), *settled),
+        tuple(footnotes),
+    )
 
 
 _Numbers = tuple[Spread | None, ...]  # mean@n, verl's best@k and pass@k
@@ -134,8 +146,9 @@ def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
         measures = []
         for values in zip(*column, strict=True):
             most = points(max((each.value for each in values if each), default=0.0))
-            best = [each and replace(each, is_best=len(rows) > 1 and points(each.value) == most) for each in values]
-            measures.append(best)
+            measures.append(
+                [each and replace(each, is_best=len(rows) > 1 and points(each.value) == most) for each in values]
+            )
         columns.append([*zip(*measures, strict=True)])
     return [replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True)]
 
@@ -176,28 +189,27 @@ def _table_notes(
     sizes = {name: "/".join(map(str, sorted({len(x) for x in prompts[name]}))) for name in papers_order(prompts)}
     text = ", ".join(f"{name} {size}" for name, size in sizes.items())
     said = f"Problems: {text}; {n} samples each" if text else f"{n} samples of each problem"
-    notes = [f"Percent. {said}. Scorer: {', '.join(sorted({r.scorer for r in results}))}."]
-    if steps := [f"{result.label} {result.step:.15g}" for result in results if result.step is not None]:
-        same = len({result.step for result in results if result.step is not None}) == 1
-        last = f"Not all of one step: {', '.join(dict.fromkeys(steps))}."
-        notes.append(f"Validation at step {steps[0].rpartition(' ')[2]}." if same else last)
-    if any(row.runs > 1 for row in rows):
-        notes.append("± half of the 95% interval over training runs (Student's t over as many runs as are given).")
-    if any(row.runs == 1 for row in rows) and prompts:
-        notes.append("[95% interval for problems like these, clustered by problem] of one training run: what another "
-                     "run would give is not in it.")  # fmt: skip
-    if any(result.logged for result in results):
-        notes.append("A row of one log has no interval: a log holds means and no answers. verl's dumps have them "
-                     "(trainer.validation_data_dir).")  # fmt: skip
-    if len(measures) > 1:
-        notes.append(f"{measures[1]} is verl's best@k/mean, drawn with replacement, which the paper prints as pass@32; "
-                     "it is at most the unbiased pass@k.")  # fmt: skip
-    notes.append("Bold: the highest of its column under its heading, which may be noise.")
-    if different := [name for name, sets in prompts.items() if len(sets) > 1]:
-        notes.append(f"Not all rows have the same problems of {', '.join(different)}.")
-    if len({result.scorer for result in results}) > 1:
-        notes.append("Rows were graded by different scorers.")
-    return notes + different_sampling(results)
+    at = [(result.label, f"{result.step:.15g}") for result in results if result.step is not None]
+    steps = {step for _, step in at}
+    different = [name for name, sets in prompts.items() if len(sets) > 1]
+    notes = {
+        f"Percent. {said}. Scorer: {', '.join(sorted({r.scorer for r in results}))}.": True,
+        f"Validation at step {', '.join(steps)}.": len(steps) == 1,
+        f"Not all of one step: {', '.join(dict.fromkeys(map(' '.join, at)))}.": len(steps) > 1,
+        "± half of the 95% interval over training runs (Student's t over as many runs as are given).": any(
+            row.runs > 1 for row in rows
+        ),
+        "[95% interval for problems like these, clustered by problem] of one training run: what another run would give "
+        "is not in it.": any(row.runs == 1 for row in rows) and bool(prompts),
+        "A row of one log has no interval: a log holds means and no answers. verl's dumps have them "
+        "(trainer.validation_data_dir).": any(result.logged for result in results),
+        f"{measures[len(measures) > 1]} is verl's best@k/mean, drawn with replacement, which the paper "
+        "prints as pass@32; it is at most the unbiased pass@k.": len(measures) > 1,
+        "Bold: the highest of its column under its heading, which may be noise.": True,
+        f"Not all rows have the same problems of {', '.join(different)}.": bool(different),
+        "Rows were graded by different scorers.": len({result.scorer for result in results}) > 1,
+    }
+    return [note for note, holds in notes.items() if holds] + different_sampling(results)
 
 
 # -------------------------------------------------------------------------------------------------------------- formats

@@ -104,8 +104,7 @@ def _tokens(path: Path, given: Mapping[str, str]) -> Tokens:
         raise UserError(f"{path} has no tokens{' where the mask is 1' if 'mask' in columns else ''}")
     joined = {role: np.concatenate(parts) for role, parts in found.items()}
     old, new = np.minimum(joined["old"], 0.0), np.minimum(joined["new"], 0.0)
-    log_ratio = np.maximum(new, _SMALLEST) - old
-    return Tokens(old, log_ratio, joined.get("advantage"), np.concatenate(responses), columns)
+    return Tokens(old, np.maximum(new, _SMALLEST) - old, joined.get("advantage"), np.concatenate(responses), columns)
 
 
 def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Floats]:
@@ -130,10 +129,18 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
     for role, x in of.items():
         _refuse(where, columns[role], x[np.isnan(x)], f"a number is expected{padding}")
         if role != "advantage":
-            what = "log-probabilities are at most 0; are these probabilities, or negated?"
-            _refuse(where, columns[role], x[x > _ROUNDING], what)
-    impossible = of["old"][of["old"] == -np.inf]
-    _refuse(where, columns["old"], impossible, f"a token of probability 0 cannot have been sampled{padding}")
+            _refuse(
+                where,
+                columns[role],
+                x[x > _ROUNDING],
+                "log-probabilities are at most 0; are these probabilities, or negated?",
+            )
+    _refuse(
+        where,
+        columns["old"],
+        of["old"][of["old"] == -np.inf],
+        f"a token of probability 0 cannot have been sampled{padding}",
+    )
     return of
 
 

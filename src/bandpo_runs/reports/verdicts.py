@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -130,8 +131,13 @@ def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
     spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
     if spread is not None and spread.error > 0:
-        needed = f"{many(runs_needed(spread.value, [spread.error**2 * n]))} pairs"
-        return _by_interval(spread, f"{n} pairs of seeds", number, unit, needed)
+        return _by_interval(
+            spread,
+            f"{n} pairs of seeds",
+            number,
+            unit,
+            f"{many(runs_needed(spread.value, [spread.error**2 * n]))} pairs",
+        )
     most = max(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
     # What is not known speaks against the difference, and never for the opposite one.
     p = 1.0 if 2 * most <= n else sign_flip_p([1.0] * most + [-1.0] * (n - most))[0]
@@ -147,8 +153,13 @@ def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) 
     if len(parts) < 2:
         return "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
     gap = difference(*parts)
-    needed = f"{many(runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)]))} runs of each"
-    return _by_interval(gap, f"{len(a)} and {len(b)} runs", number, unit, needed)
+    return _by_interval(
+        gap,
+        f"{len(a)} and {len(b)} runs",
+        number,
+        unit,
+        f"{many(runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)]))} runs of each",
+    )
 
 
 def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str) -> str:
@@ -163,18 +174,14 @@ def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str
 
 def _on_collapse(section: Section) -> str:
     """Write on collapse in all runs: one that collapsed is often stopped early."""
-    lost: dict[str, int] = {}
-    for run in section.runs:
-        if run.collapse is not None and run.collapse.lasting:
-            lost[run.label] = lost.get(run.label, 0) + 1
+    lost = Counter(run.label for run in section.runs if run.collapse is not None and run.collapse.lasting)
     points = max(run.points for run in section.runs)
-    if lost:
-        each = (f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items())
-        return f"Collapsed: {join(each)}."
-    if any(run.collapse is not None for run in section.runs):
-        return "No lasting collapse was found; see the notes."
-    if not points:
-        return "No reward is logged, so nothing can be said of a collapse."
-    if points < 2 * WINDOW:
-        return f"The runs are too short to tell a collapse, which takes {2 * WINDOW} points."
-    return "No collapse was found."
+    each = [f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items()]
+    words = {  # the first that holds
+        f"Collapsed: {join(each or [''])}.": bool(lost),
+        "No lasting collapse was found; see the notes.": any(run.collapse is not None for run in section.runs),
+        "No reward is logged, so nothing can be said of a collapse.": not points,
+        f"The runs are too short to tell a collapse, which takes {2 * WINDOW} points.": points < 2 * WINDOW,
+        "No collapse was found.": True,
+    }
+    return next(word for word, holds in words.items() if holds)

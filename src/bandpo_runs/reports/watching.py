@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -55,13 +56,14 @@ class Seen(Curves):
     @property
     def word(self) -> str:
         """Return the word on collapse; "" before the first row."""
-        if self.collapse is not None:
-            return str(self.collapse)
-        if not self.points:
-            return "no finite reward in its log, so no word on collapse" if len(self.x) else ""
-        if self.points < 2 * WINDOW:
-            return f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s"
-        return "no collapse of the reward"
+        words = {  # the first that holds
+            str(self.collapse): self.collapse is not None,
+            "": not len(self.x),
+            "no finite reward in its log, so no word on collapse": not self.points,
+            f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s": self.points < 2 * WINDOW,
+            "no collapse of the reward": True,
+        }
+        return next(word for word, holds in words.items() if holds)
 
     @property
     def now(self) -> str:
@@ -113,7 +115,9 @@ class Watch:
             if log.written is None and any(place in other.parents for other in self._logs):
                 del self._logs[place]  # the folder that was waited for has come, and holds several
                 continue
-            info = _info_of(place)
+            info = None
+            with contextlib.suppress(UserError):  # a run of another trainer, or one that is just beginning
+                info = read_info(place)
             if changed or place not in self._seen:
                 self._seen[place] = Seen(**by_step(log.rows), notes=tuple(_notes(log)))
             found[place] = self._stands(self._seen[place], log, info, now)
@@ -125,27 +129,24 @@ class Watch:
 
     def _stands(self, seen: Seen, log: Followed, info: Info | None, now: float) -> Seen:
         age, stopped = None if log.written is None else max(0.0, now - log.written), (info or {}).get("stopped")
-        state: State = "running"
-        if (info is not None and info["finished"]) or log.ended:
-            state = "finished"
-        elif stopped:
-            state = "stopped"
-        elif age is None or not (log.at or log.fault):
-            state = "waiting"
-        elif not files_of(log.path):
-            state = "gone"
-        elif age > self.silent:
-            state = "silent"
+        states: dict[State, bool] = {  # the first that holds
+            "finished": (info is not None and info["finished"]) or log.ended,
+            "stopped": bool(stopped),
+            "waiting": age is None or not (log.at or log.fault),
+            "gone": not files_of(log.path),
+            "silent": age is not None and age > self.silent,
+            "running": True,
+        }
+        state = next(each for each, holds in states.items() if holds)
         notes = [*seen.notes, *([f"Why: {stopped}"] if state == "stopped" else [])]
-        end = (info or {}).get("rounds") if seen.axis == "round" else log.last_step
-        return replace(seen, state=state, end=end, age=age, finished=state == "finished", notes=tuple(notes))
-
-
-def _info_of(folder: Path) -> Info | None:
-    try:
-        return read_info(folder)
-    except UserError:  # a run of another trainer, or one that is just beginning
-        return None
+        return replace(
+            seen,
+            state=state,
+            end=(info or {}).get("rounds") if seen.axis == "round" else log.last_step,
+            age=age,
+            finished=state == "finished",
+            notes=tuple(notes),
+        )
 
 
 def _notes(log: Followed) -> Iterator[str]:

@@ -12,6 +12,7 @@ research/pages/evaluation_measured.md has them.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -103,6 +104,7 @@ def find_collapse(
     known = np.isfinite(reward)
     reward, entropy, steps = reward[known], entropy[known], steps[known]
     smooth = trailing_mean(reward, WINDOW)
+    steps_apart, windows_apart = _noise(reward, smooth)
     best, lowest, best_at, below, above = -math.inf, 0.0, 0, 0, 0
     passing: Collapse | None = None
     current: tuple[Collapse, int, int] | None = None  # with the places of its best point and of its break
@@ -112,7 +114,7 @@ def find_collapse(
         lowest = min(lowest, smooth[i])
         line = lowest + LOSS * (best - lowest)
         if current is None:
-            is_low = smooth[i] < line and best - smooth[i] > SIGMAS * _noise(reward[: i + 1], smooth[: best_at + 1])
+            is_low = smooth[i] < line and best - smooth[i] > SIGMAS * max(steps_apart[i], windows_apart[best_at])
             below = below + 1 if is_low else 0
         above = above + 1 if smooth[i] >= line else 0
         if current is None and below >= WINDOW:
@@ -126,16 +128,32 @@ def find_collapse(
     return passing if current is None else _with_entropy(*current, entropy, None)
 
 
-def _noise(reward: Floats, smooth: Floats) -> float:
-    """Return the standard error of a smoothed reward. It is from the rewards so far, and the smoothed ones to the best.
+def _noise(reward: Floats, smooth: Floats) -> tuple[list[float], list[float]]:
+    """Return two standard errors of a smoothed reward, point by point.
 
-    It comes from neighbouring points and, once there are enough before the best one, from three windows in a row, which
-    see noise that lasts for some points, and no steady rise.
+    They come from the points so far. The first is from neighbouring points. The second is from three windows in a row,
+    once there are 2 * WINDOW of those: they see noise that lasts for some points, and no steady rise.
     """
+    neighbours = running_median(np.abs(np.diff(reward)))
     smooth = smooth[WINDOW - 1 :]
-    bends = np.abs(smooth[2 * WINDOW :] - 2 * smooth[WINDOW:-WINDOW] + smooth[: -2 * WINDOW])
-    windows = float(np.median(bends)) / math.sqrt(6) if len(bends) >= 2 * WINDOW else 0.0
-    return 1.4826 * max(float(np.median(np.abs(np.diff(reward)))) / math.sqrt(2 * WINDOW), windows)
+    bends = running_median(np.abs(smooth[2 * WINDOW :] - 2 * smooth[WINDOW:-WINDOW] + smooth[: -2 * WINDOW]))
+    return (
+        [0.0, *(1.4826 * median / math.sqrt(2 * WINDOW) for median in neighbours)],
+        [0.0] * (5 * WINDOW - 2) + [1.4826 * median / math.sqrt(6) for median in bends[2 * WINDOW - 1 :]],
+    )
+
+
+def running_median(values: Floats) -> list[float]:
+    """Return the median of the values up to each. Two heaps hold the lower and the upper half."""
+    lower: list[float] = []  # with the sign turned, for its greatest comes first
+    upper: list[float] = []
+    medians: list[float] = []
+    for value in values.tolist():
+        heapq.heappush(upper, -heapq.heappushpop(lower, -value))
+        if len(upper) > len(lower):
+            heapq.heappush(lower, -heapq.heappop(upper))
+        medians.append((upper[0] - lower[0]) / 2 if len(upper) == len(lower) else -lower[0])
+    return medians
 
 
 def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None) -> Collapse:

@@ -187,7 +187,8 @@ class _Cell:
 
     def __init__(self, data: str, a: Floats, b: Floats, k: int | None) -> None:
         self.data, self.k, self.prompts, self.samples = data, k, len(a), (a.shape[-1], b.shape[-1])
-        self.right = [score.sum(-1).astype(int).tolist() for score in (a, b)]
+        right = [score.sum(-1).astype(int).tolist() for score in (a, b)]
+        self.tables = [(one, a.shape[-1], other, b.shape[-1]) for one, other in zip(*right, strict=True)]
         self.values = per_prompt(a, k), per_prompt(b, k)
         self.difference = self.values[1] - self.values[0]
         noise = [sampling_variance(score, k) for score in (a, b)]
@@ -203,9 +204,6 @@ class _Cell:
         self.sampling = Spread(mean, mean, math.sqrt(self.removable / self.prompts), df if paired else math.inf)
         self.clustered = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
 
-    def tables(self) -> list[tuple[int, int, int, int]]:
-        return [(a, self.samples[0], b, self.samples[1]) for a, b in zip(*self.right, strict=True)]
-
 
 def _discordance(difference: Floats) -> float:
     """Return the variance over prompts of the difference of two samples.
@@ -220,7 +218,7 @@ def _discordance(difference: Floats) -> float:
 def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     weights = [Fraction(1, len(cells) * cell.prompts) for cell in cells for _ in range(cell.prompts)]
     sampling, clustered = average([cell.sampling for cell in cells]), average([cell.clustered for cell in cells])
-    tables, is_mean = [table for cell in cells for table in cell.tables()], cells[0].k is None
+    tables, is_mean = [table for cell in cells for table in cell.tables], cells[0].k is None
     differences: Sequence[Fraction | float] = [Fraction(b, m) - Fraction(a, n) for a, n, b, m in tables]
     if not is_mean:
         differences = [float(d) for cell in cells for d in cell.difference]

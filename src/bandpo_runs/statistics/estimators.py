@@ -28,6 +28,7 @@ class Graded:
 
     `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
     read, normalised so that equal answers are equal strings (None: nothing). `asked`: question and right answer.
+    Several grades of the same answers are several of these, each with its `scorer`.
 
     Raises:
         ValueError: arrays of different shapes, scores other than 0 and 1, no prompts, or a prompt that is there twice.
@@ -42,6 +43,7 @@ class Graded:
     prompt_ids: list[str]
     status: NDArray[np.object_] | None = None
     asked: Sequence[tuple[Any, Any]] = ()
+    scorer: str = ""
 
     def __post_init__(self) -> None:
         score = np.asarray(self.score, np.float64)

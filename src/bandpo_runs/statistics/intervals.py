@@ -117,8 +117,9 @@ def clustered_error(values: ArrayLike) -> Spread:
     """
     values = np.asarray(values, np.float64)
     more = np.concatenate([values, [0.0, 1.0]])
-    error = float(more.std(ddof=1)) / math.sqrt(len(more))
-    return Spread(float(values.mean()), float(more.mean()), error, len(more) - 1)
+    return Spread(
+        float(values.mean()), float(more.mean()), float(more.std(ddof=1)) / math.sqrt(len(more)), len(more) - 1
+    )
 
 
 def training_runs(values: Sequence[float]) -> Spread | None:
@@ -165,17 +166,20 @@ def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:
 
     def spread(values: Floats, sampling: Spread | None = None) -> dict[str, Any]:
         clustered = clustered_error(values)
-        cell: dict[str, Any] = {"value": clustered.value}
-        if sampling is not None:
-            cell["sampling_error"] = list(sampling.interval())
-        return {**cell, "clustered_error": list(clustered.interval())}
+        return {
+            "value": clustered.value,
+            **({} if sampling is None else {"sampling_error": list(sampling.interval())}),
+            "clustered_error": list(clustered.interval()),
+        }
 
     out[f"mean@{n}"] = spread(per_prompt(score), sampling_error(score))
     for k in dict.fromkeys([1, *powers(n), *ks]):
         out[f"pass@{k}"] = spread(per_prompt(score, k), sampling_error(score, k))
     for k in dict.fromkeys([*powers(n), *(k for k in ks if k > 1)]):
-        expected = float(best_at_k_expected(n, graded.right, k).mean())
-        out[f"best@{k}/mean"] = {"value": float(best_at_k_bootstrap(score, k).mean()), "expected": expected}
+        out[f"best@{k}/mean"] = {
+            "value": float(best_at_k_bootstrap(score, k).mean()),
+            "expected": float(best_at_k_expected(n, graded.right, k).mean()),
+        }
         if graded.answers is not None:
             out[f"maj@{k}/mean"] = {"value": float(maj_at_k_bootstrap(graded.answers, score, k).mean())}
     if graded.tokens is not None:
