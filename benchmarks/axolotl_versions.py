@@ -19,7 +19,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from trl_versions import overlay, pinned, test
 
-from bandpo_runs.provenance import replace_rows, source_commit
+from bandpo_runs.provenance import source_commit
+from csv_rows import replace_rows
 
 RELEASES = ("0.19.0",)
 # With what they need, and alone.

@@ -129,7 +129,8 @@ def main() -> None:
         rows.append(row)
         print(*row.values(), flush=True)
     if args.write:
-        from bandpo_runs.provenance import hardware, source_commit, write_rows
+        from bandpo_runs.provenance import hardware, source_commit
+        from csv_rows import write_rows
 
         facts = {
             "hardware": hardware(gpu=False),

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from bandpo_runs.evals.results import read_log
-from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
+from csv_rows import read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"

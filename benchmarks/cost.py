@@ -24,7 +24,8 @@ import bandpo
 from bandpo import Band, Clip
 from bandpo.band import Divergence
 from bandpo.losses.metrics import Level
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
+from csv_rows import write_rows
 
 SHAPE = (8, 4096)
 # What is compared with what.

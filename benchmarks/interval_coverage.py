@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
 from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
+from csv_rows import read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python benchmarks/interval_coverage.py"

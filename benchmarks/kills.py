@@ -381,7 +381,7 @@ def main() -> int:
     import bandpo_runs.data.preparation
     import bandpo_runs.evals.draw
     import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
-    from bandpo_runs.provenance import replace_rows
+    from csv_rows import replace_rows
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()

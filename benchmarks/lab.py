@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.losses import method
-from bandpo_runs.provenance import read_rows, write_rows
 from bandpo_runs.reports.runs import NUMBERS, Run, read_runs, summarize
 from bandpo_runs.training.side_by_side import plan, run_all
+from csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)

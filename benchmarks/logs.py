@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from csv_rows import write_rows
 
 COLUMNS = ["kind", "repository", "at", "path", "command", "code", "result", "commit"]
 GRPO = "expert_guy/post_training_project/threestage/stage2_output"

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 import bandpo
 from bandpo.numerics import LOG_P_MAX, log1mexp
-from bandpo_runs.provenance import hardware, read_rows, replace_rows, source_commit
+from bandpo_runs.provenance import hardware, source_commit
+from csv_rows import read_rows, replace_rows
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.

@@ -26,7 +26,8 @@ import bandpo
 from bandpo import Band
 from bandpo.band import Divergence, kl, operator, solver
 from bandpo.band.divergences import divergence
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
+from csv_rows import write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]

@@ -33,7 +33,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bandpo_runs.data.golds import BOX, read_gold
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from csv_rows import write_rows
 
 COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]

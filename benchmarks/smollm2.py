@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from bandpo_runs.config.recipe import RunConfig, load
-from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
+from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.statistics.intervals import Spread, clustered_error
 from bandpo_runs.training.on_trl import run
+from benchmarks.csv_rows import read_rows, write_rows
 from research.measurements.smollm2_reuse import right
 
 CSV = Path(__file__).with_suffix(".csv")

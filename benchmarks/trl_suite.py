@@ -284,7 +284,8 @@ def main() -> None:
     import transformers
     import trl
 
-    from bandpo_runs.provenance import source_commit, write_rows
+    from bandpo_runs.provenance import source_commit
+    from csv_rows import write_rows
 
     suite = (args.folder / "VERSION").read_text().strip()
     git = subprocess.run(["git", "-C", args.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)

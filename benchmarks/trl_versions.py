@@ -23,7 +23,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from bandpo_runs.provenance import replace_rows, source_commit
+from bandpo_runs.provenance import source_commit
+from csv_rows import replace_rows
 
 ROOT = Path(__file__).parent.parent
 # The last patch of every minor, and a transformers from the days of its release.

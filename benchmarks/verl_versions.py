@@ -19,7 +19,8 @@ from pathlib import Path
 from packaging.version import Version
 from trl_versions import ROOT, overlay, test
 
-from bandpo_runs.provenance import replace_rows, source_commit
+from bandpo_runs.provenance import source_commit
+from csv_rows import replace_rows
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1")
 # The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no

@@ -10,7 +10,7 @@ from published import own, rows_of
 
 from bandpo.errors import counted
 from bandpo_runs.cli import main
-from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold
+from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold, unusual
 from bandpo_runs.data.preparation import account_of
 
 INSIDE, UNSEEN, BOXED = (
@@ -179,3 +179,57 @@ def test_as_published_a_doubtful_answer_stays_and_is_told(tmp_path):
     assert [row["answer"] for row in rows] == ["proof"]
     assert entry["kept_though"] == {"answer is a placeholder (proof, notfound, nan, None)": 1}
     assert len(entry["warnings"]) == 2
+
+
+UNUSUAL = {  # as it stands in data: as models write it, and what is said
+    "0.30000000000000004": ("0.3", "float"),
+    "344330553.55300003": ("344330553.553", "float"),
+    "-3244047.0999999996": ("-3244047.1", "float"),
+    "17.999999999999996": ("18", "float"),
+    "0.00033333333333333335": ("0.000333333333333", "float"),
+    "123456789012345678.25": ("123456789012345678", "float"),
+    "350 (g)": ("350", "unit"),
+    "9(quarters)": ("9", "unit"),
+    "123 (third graders)": ("123", "unit"),
+    "3/4 (м)": ("3/4", "unit"),
+    "1:58": ("1:58", "time"),
+    "00:12:30.5": ("00:12:30.5", "time"),
+    "10:30 a.m.": ("10:30 a.m.", "time"),
+}
+USUAL = [
+    "0.3",
+    "0.6666666667",
+    "3.1415926535897",
+    "12345678901234567",
+    "5 (mod 7)",
+    "(3, 4)",
+    "f(x)",
+    "2:3",
+    "x:12",
+    "7",
+]
+
+
+@pytest.mark.parametrize("text", [*UNUSUAL, *USUAL])
+def test_answers_that_models_would_not_write_are_told_from_usual_ones(text):
+    tidy, word = UNUSUAL.get(text, (text, ""))
+    what, written = unusual(text)
+    assert written == tidy
+    assert (word in what) == bool(what or not word)
+    assert bool(what) == bool(word)
+
+
+def test_unusual_answers_are_counted_with_what_helps_and_written_as_models_do_if_asked(tmp_path, capsys):
+    rows = [{"prompt": f"Find {i}.", "answer": answer} for i, answer in enumerate([0.1 + 0.2, "350 (g)", "1:58", "7"])]
+    kept, entry = prepared(tmp_path, rows)
+    assert [row["answer"] for row in kept] == ["0.30000000000000004", "350 (g)", "1:58", "7"]
+    assert [*entry["kept_though"].values()] == [1, 1, 1]
+    out = capsys.readouterr().out
+    assert ": 1 row: answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits" in out
+    assert ": 1 row: answer has its unit in brackets, as 350 (g); --tidy-answers takes that off" in out
+    kept, entry = prepared(tmp_path, rows, "--tidy-answers")
+    assert [row["answer"] for row in kept] == ["0.3", "350", "1:58", "7"]
+    assert [*entry["kept_though"]] == [
+        "answer is a time or a ratio, compared part by part; ask for its form in the prompt"
+    ]
+    assert entry["corrected"] == {"float rounded, or unit in brackets taken off": 2}

@@ -59,7 +59,7 @@ def test_questions_of_a_reasoning_gym_task(here):
     assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
     with pytest.raises(UserError, match="nested more than 100 deep"):
         question_sets.read("reasoning-gym:chain_sum:min_terms=" + 1000 * "[")
-    with pytest.raises(UserError, match="'size' is not an option; write reasoning-gym:TASK:key=value"):
+    with pytest.raises(UserError, match="'size' is not a setting; write key=value"):
         question_sets.read("reasoning-gym:chain_sum:size")
     with pytest.raises(UserError, match="chain_sam"):
         question_sets.read("reasoning-gym:chain_sam")

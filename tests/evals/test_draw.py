@@ -325,7 +325,7 @@ MISTAKES = {
     "no data": ([], "--data is missing"),
     "data twice": (["--data", "rows.jsonl,rows.jsonl"], "--data names one data set twice, got rows, rows"),
     "scorers": (["--data", "rows.jsonl", "--data", "lab"], "graded differently (rows by math, lab by lab)"),
-    "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, exact"),
+    "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, dapo, exact"),
     "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),

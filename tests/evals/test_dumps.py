@@ -17,6 +17,7 @@ from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals.dumps import read_dump
+from bandpo_runs.evals.formats import NAMES
 from bandpo_runs.statistics.estimators import pass_at_k
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
@@ -137,16 +138,21 @@ def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
         read_dump(tmp_path / "a.jsonl", {"score": "scor"})
 
 
-def test_of_several_metrics_of_lighteval_the_one_that_is_a_share(tmp_path):
-    path = tmp_path / "a.parquet"
+def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
+    path, said = tmp_path / "a.parquet", []
     of_all = {"pass@k:k=1&n=4": np.mean, "pass@k:k=4&n=4": np.max, "maj@n:n=4": np.max}
-    (graded,), by = read_dump(write(path, details(**of_all)))
+    (graded,), by = read_dump(write(path, details(**of_all)), say=said.append)
     assert (graded.data, by) == ("aime24", "lighteval's pass@k:k=1&n=4")
+    assert said == ["not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"]
     np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
     # Of eight responses only the first two were asked: its name says so.
-    (graded,), _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
-    np.testing.assert_array_equal(graded.score.sum(1), RIGHT[:, :2].sum(1))
-    assert graded.score.shape == (6, 2)
+    graded, _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
+    assert [(each.data, each.scorer) for each in graded] == [
+        ("aime24", "lighteval's avg@n:n=2"),
+        ("aime24", "lighteval's pass@k:k=1&n=4"),
+    ]
+    np.testing.assert_array_equal(graded[0].score.sum(1), RIGHT[:, :2].sum(1))
+    assert graded[0].score.shape == (6, 2)
     single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
     (graded,), by = read_dump(write(path, single))
     np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
@@ -193,7 +199,7 @@ def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, ca
 
 def test_a_scorer_needs_responses_and_right_answers(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
-    with pytest.raises(UserError, match=r"no column of the answer; looked for gts, answer, .* --column answer=COLUMN"):
+    with pytest.raises(UserError, match=r"no column of the answer; looked for gts, gold, .* --column answer=COLUMN"):
         read_dump(path, {}, "math")
     with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
         read_dump(path, {}, "maths")
@@ -361,18 +367,21 @@ def lm_eval(filters=("strict-match", "flexible-extract"), **more):
     return [
         {"doc_id": i, "doc": {"question": f"problem {i}", "answer": "So.\n#### 7"}, "target": "So.\n#### 7",
          "arguments": {"gen_args_0": {"arg_0": f"Question: problem {i}", "arg_1": {"until": ["Q:"]}}},
-         "resps": [[TEXTS[i][j]]], "filtered_resps": ["7" if RIGHT[i, j] else "[invalid]"], "filter": kind,
+         "resps": [[TEXTS[i][0]]], "filtered_resps": ["7" if RIGHT[i, j] else "[invalid]"], "filter": kind,
          "metrics": ["exact_match"], "doc_hash": "a", "exact_match": float(RIGHT[i, j]), **more}
         for j, kind in enumerate(filters)
         for i in range(6)
     ]  # fmt: skip
 
 
-def test_samples_of_lm_eval_are_a_data_set_for_each_filter(tmp_path):
+def test_filters_of_lm_eval_are_graders_of_one_data_set(tmp_path):
     path = write(tmp_path / "samples_gsm8k_2025-09-09T13-31-53.431753.jsonl", lm_eval())
     graded, by = read_dump(path)
-    assert by == "lm-eval's exact_match"
-    assert [each.data for each in graded] == ["gsm8k strict-match", "gsm8k flexible-extract"]
+    names = ["lm-eval's exact_match,strict-match", "lm-eval's exact_match,flexible-extract"]
+    assert by == " and ".join(names)
+    assert [(each.data, each.scorer) for each in graded] == [("gsm8k", name) for name in names]
+    assert len(read_dump(path, {"score": "exact_match"})[0]) == 2
+    assert read_dump(path, {"score": "exact_match,flexible-extract"})[1] == names[1]
     for j, each in enumerate(graded):
         np.testing.assert_array_equal(each.score, RIGHT[:, j, None])
         np.testing.assert_array_equal(each.parsed, RIGHT[:, j, None])
@@ -395,8 +404,15 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
     with pytest.raises(UserError, match=r"row 1: 'response' is missing"):
         read_dump(path, {}, "math")
     write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
-    with pytest.raises(UserError, match=r"has the metrics \['exact_match', 'math_verify'\]; --column score=NAME"):
+    graded, by = read_dump(path)
+    assert by == "lm-eval's exact_match and lm-eval's math_verify"
+    assert [each.score.all() for each in graded] == [False, True]
+    write(path, lm_eval(("none",), metrics=["exact_match", "mcc"], mcc=[1, 0]))
+    assert read_dump(path)[1] == "lm-eval's exact_match"
+    write(path, lm_eval(("none",), metrics=["f1", "bleu"], f1=0.5, bleu=0.25))
+    with pytest.raises(UserError, match=r"has the metrics \['f1', 'bleu'\]; --column score=NAME"):
         read_dump(path)
+    write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
     (graded,), by = read_dump(path, {"score": "math_verify"})
     assert (graded.score.all(), by) == (True, "lm-eval's math_verify")
     with pytest.raises(UserError, match=r"row 1: 'score' is 0\.5; 1 or true"):
@@ -439,22 +455,30 @@ def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
     assert main(["score", str(path)]) == 0
 
 
-def test_logs_of_inspect_that_do_not_say_what_is_right(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 0}})))
-    with pytest.raises(
-        UserError, match=r"has the metrics \['match', 'judge.strict', 'judge.kind'\]; --column score=NAME"
-    ):
-        read_dump(path)
+def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
+    path, said = tmp_path / "a.json", []
+    path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 3}})))
+    graded, by = read_dump(path, say=said.append)
+    assert by == "inspect_ai's match and inspect_ai's judge.strict"
+    assert said == ["not shown, as not all values are 0 or 1: judge.kind"]
+    assert {each.data for each in graded} == {"inspect_evals/aime"}
     (graded,), by = read_dump(path, {"score": "judge.strict"})
     assert by == "inspect_ai's judge.strict"
     np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
+    log = inspect({"match": letter, "judge": letter})
+    del log["samples"][1]["scores"]["judge"]
+    path.write_text(json.dumps(log))
+    with pytest.raises(UserError, match="row 2: 'score' is missing; --drop-incomplete leaves its problem out"):
+        read_dump(path)
+    graded, _ = read_dump(path, drop_incomplete=True)
+    assert [len(each.score) for each in graded] == [3, 2]
     path.write_text(json.dumps(inspect({"match": lambda right: "P"})))
     with pytest.raises(UserError, match="row 1: 'score' is 'P'; 1 or true"):
         read_dump(path)
     path.write_text(json.dumps(inspect({})))
-    with pytest.raises(UserError, match="its samples have no scores; --scorer math grades the responses"):
-        read_dump(path)
+    (graded,), by = read_dump(path, say=said.append)
+    assert (by, said[-1]) == ("math", "graded by math: a.json has no scores")
+    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
     log = inspect({"match": letter})
     log["samples"][1]["scores"] = {}  # an error of the sample
     path.write_text(json.dumps(log))
@@ -553,3 +577,341 @@ def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, 
     assert first["left_out"] == [left_out]
     assert first["results"][0]["prompts"] == second["results"][0]["prompts"] == 4
     assert first["results"][0]["mean@4"]["value"] == 0.5
+
+
+# ---- files as people keep them
+
+
+def each(row):
+    """A row for each of six problems: `row` gets its number, its first response, and whether that is right."""
+    return [row(i, TEXTS[i][0], bool(RIGHT[i, 0])) for i in range(6)]
+
+
+def whole(name, rows, **more):
+    return json.dumps({"model": "m", "metadata": {"temperature": 0.6}, name: rows, **more}, indent=2)
+
+
+def review(i, text, right):
+    """As evalscope writes its reviews."""
+    score = {"value": {"acc": float(right)}, "extracted_prediction": "7" if right else "8", "prediction": text}
+    return {"index": i, "input": f"problem {i}", "target": "7", "sample_score": {"score": score, "sample_id": i}}
+
+
+QWEN = each(lambda i, text, right: {"idx": i, "question": f"problem {i}", "gt": "7", "answer": "$7", "code": [text],
+                                    "pred": ["7" if right else "8"], "report": [None], "score": [right]})  # fmt: skip
+NEMO = each(lambda i, text, right: {"problem": f"problem {i}", "expected_answer": "7", "generation": text,
+                                    "predicted_answer": "7" if right else "8", "symbolic_correct": right})  # fmt: skip
+OPEN_R1 = each(lambda i, text, right: {"problem": f"problem {i}", "solution": "It is 7.", "answer": "7",
+                                       "uuid": f"u{i}", "generations": [text], "correctness_math_verify": [right],
+                                       "correctness_llama": None, "is_reasoning_complete": [True]})  # fmt: skip
+CHAT = each(lambda i, text, right: {"messages": [{"role": "user", "content": f"problem {i}"},
+                                                 {"role": "assistant", "content": text}], "answer": "7"})  # fmt: skip
+PREDICTED = each(lambda i, text, right: {"origin_prompt": [{"role": "HUMAN", "prompt": f"problem {i}"}],
+                                         "prediction": text, "gold": "7"})  # fmt: skip
+JUDGED = each(lambda i, text, right: {"prompt": f"problem {i}", "origin_prediction": text, "predictions": "7",
+                                      "references": "7", "correct": right})  # fmt: skip
+SAMPLED = each(lambda i, text, right: {"question": f"problem {i}", "expected_answer": "7", "best_score": 1.0,
+                                       "completions": [{"model_answer": "7", "full_model_response": text,
+                                                        "score": float(right)}]})  # fmt: skip
+BATCH = each(lambda i, text, right: {"custom_id": f"{i}", "gold_answer": "7", "response": {"status_code": 200, "body": {
+    "choices": [{"message": {"role": "assistant", "content": text}}]}}})  # fmt: skip
+KEPT = {  # file -> (content, scorer, what is said)
+    "qwen.jsonl": (QWEN, "column 'score'", ""),
+    "nemo.jsonl": (NEMO, "column 'symbolic_correct'", ""),
+    "open_r1.parquet": (OPEN_R1, "column 'correctness_math_verify'", ""),
+    "chat.jsonl": (CHAT, "math", "graded by math: chat.jsonl has no scores"),
+    "batch.jsonl": (BATCH, "math", "graded by math: batch.jsonl has no scores"),
+    "evalscope.jsonl": (
+        each(review),
+        "column 'sample_score.score.value.acc'",
+        "read: response sample_score.score.predic",
+    ),
+    "capitals.csv": (
+        each(lambda i, text, right: {"Question": i, "Model Output": text, "Is_Correct": int(right)}),
+        "column 'Is_Correct'",
+        "",
+    ),
+    "list.json": (json.dumps(NEMO, indent=2), "column 'symbolic_correct'", ""),
+    "lines.json": ("".join(f"{json.dumps(row)}\n" for row in NEMO), "column 'symbolic_correct'", ""),
+    "object.json": (whole("per_q", SAMPLED), "column 'completions.score'", "read: the 6 objects in 'per_q'"),
+    "pretty.jsonl": (whole("results", NEMO), "column 'symbolic_correct'", "read: the 6 objects in 'results'"),
+    "line.json": (json.dumps({"results": NEMO}), "column 'symbolic_correct'", "read: the 6 objects in 'results'"),
+    "sets.json": (
+        whole("categories", [{"name": "a", "datasets": [{"name": "b", "score": 0.4, "results": SAMPLED}]}]),
+        "column 'completions.score'",
+        "read: the 6 objects in 'categories.datasets.results'",
+    ),
+    "opencompass.json": (
+        json.dumps({f"{i}": row for i, row in enumerate(PREDICTED)}, indent=4),
+        "math",
+        "read: the 6 objects in 'opencompass.json'",
+    ),
+    "judged.json": (
+        whole("details", {"type": "GEN", **{f"{i}": row for i, row in enumerate(JUDGED)}}, accuracy=50),
+        "column 'correct'",
+        "read: the 6 objects in 'details'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
+    content, scorer, told = KEPT[name]
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        write(path, content)
+    said = []
+    (graded,), by = read_dump(path, say=said.append)
+    assert (by, graded.data) == (scorer, "b" if name == "sets.json" else "answers")
+    assert told in " ".join(said)
+    if name == "chat.jsonl":
+        assert graded.asked[0] == ([{"role": "user", "content": "problem 0"}], "7")
+    assert bool(said) == bool(told)
+    np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
+    if name not in ("capitals.csv", "judged.json"):
+        (graded,), _ = read_dump(path, {}, "math")
+        np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
+    for command in (["score", str(path)], ["compare", str(path), str(path)], ["table", str(path)]):
+        assert main(command) == 0
+        assert told in " ".join(capsys.readouterr().out.replace("\\_", "_").split())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"model": "m", "scores": {"aime": 0.5}},
+            "one object, with the keys model, scores; no list of objects is among",
+        ),
+        ({"a": NEMO, "b": NEMO}, "one object, with the keys a, b; a and b are lists of objects, where one is expected"),
+        ({"results": CHAT[0]["messages"]}, "one object, with the keys results; no list of objects"),
+        ({"results": [{"name": "a", "score": 0.5}]}, "one object, with the keys name, score; no list of objects"),
+    ],
+)
+def test_an_object_without_answers_is_not_called_corrupt(tmp_path, content, said):
+    (tmp_path / "a.json").write_text(json.dumps(content, indent=2))
+    with pytest.raises(UserError) as raised:
+        read_dump(tmp_path / "a.json")
+    assert said in str(raised.value)
+    assert "corrupt" not in str(raised.value)
+
+
+def test_ids_tell_problems_apart_where_texts_do_not(tmp_path):
+    rows = [{"id": i, "question": "What is 7 + 7?" if i < 2 else f"{i}", "score": i % 2} for i in range(6)]
+    (graded,), _ = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert graded.score.tolist() == [[0], [1], [0], [1], [0], [1]]
+    assert graded.prompt_ids[:2] != graded.prompt_ids[1:3]
+    twice = [{**row, "score": 1 - row["score"]} for row in rows]
+    (graded,), _ = read_dump(write(tmp_path / "b.jsonl", [*rows, *twice]))
+    assert graded.score.tolist() == [[0, 1], [1, 0]] * 3
+    other = [{**row, "question": f"other {row['question']}"} for row in rows]
+    (another,), _ = read_dump(write(tmp_path / "other.jsonl", other))
+    (single,), _ = read_dump(write(tmp_path / "single.jsonl", rows[1:]))
+    assert not {*graded.prompt_ids} & {*another.prompt_ids}  # equal ids of other problems
+    assert single.prompt_ids[0] == Question("any", 0, "What is 7 + 7?", "").id  # its text suffices
+    # Ids of answers: a problem with fewer of them is not two problems.
+    answered = [{"id": i, "question": f"{i // 4}", "score": 1} for i in range(10)]
+    with pytest.raises(UserError, match=r"have from 2 to 4 answers, .* '0' has most; .* --column problem=COLUMN"):
+        read_dump(write(tmp_path / "c.jsonl", answered))
+    (graded,), _ = read_dump(write(tmp_path / "d.jsonl", answered[:8]))
+    assert graded.score.shape == (2, 4)
+    (graded,), _ = read_dump(write(tmp_path / "e.jsonl", [{"id": i, "score": 1} for i in (3, 3, 4, 4)]))
+    assert graded.score.shape == (2, 2)
+
+
+def test_grades_of_several_graders_are_no_more_answers(tmp_path):
+    rows = [
+        {
+            "question": f"{i}",
+            "response": "7",
+            "target": "7" if i % 2 else "8",
+            "judge_correct": 1,
+            "rule_correct": i % 2,
+        }
+        for i in range(4)
+    ]
+    graded, by = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert by == "column 'judge_correct' and column 'rule_correct'"
+    assert [each.score.shape for each in graded] == [(4, 1), (4, 1)]
+
+
+def test_the_page_lists_the_names_that_are_looked_for():
+    page = Path(__file__).parents[2].joinpath("docs/evaluate.md").read_text()
+    for role, names in NAMES.items():
+        assert f"| `{role}` | {', '.join(f'`{name}`' for name in names)}" in page
+
+
+# ---- folders
+
+
+def put(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write(path, rows)
+
+
+def run_of_lm_eval(folder, right):
+    """Two tasks, of which one has two filters, and one ran twice."""
+    for task, filters in (("gsm8k", ("strict-match", "flexible-extract")), ("aime24", ("none",))):
+        rows = [{**row, "exact_match": float(right[row["doc_id"]])} for name in filters for row in lm_eval((name,))]
+        put(folder / f"samples_{task}_2025-09-09T13-31-53.431753.jsonl", rows)
+    put(folder / "samples_aime24_2025-08-09T13-31-53.431753.jsonl", lm_eval(("none",), exact_match=0))
+    (folder / "results_2025-09-09T13-31-53.431753.json").write_text('{"results": {}}')
+
+
+def test_a_folder_of_lm_eval_is_one_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_of_lm_eval(Path("a/m"), RIGHT[:, 0])
+    run_of_lm_eval(Path("b/m"), ~RIGHT[:, 0])
+    assert main(["score", "a", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in found] == [
+        ("lm-eval's exact_match", ["aime24"]),
+        ("lm-eval's exact_match,strict-match", ["gsm8k"]),
+        ("lm-eval's exact_match,flexible-extract", ["gsm8k"]),
+    ]
+    assert found[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
+    assert main(["compare", "a", "b"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Is B better?") == out.count("By lm-eval's exact_match") == 3
+    assert "average" not in out
+    assert main(["compare", "a", "b", "--json"]) == 0
+    assert [[each["prompts"] for each in one["results"]] for one in json.loads(capsys.readouterr().out)] == [[6]] * 3
+    assert main(["table", "a", "b"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("| Method | gsm8k |") == 2
+    assert "Average" not in out
+    assert "80 prompts" not in out
+    assert main(["score", "."]) == 2
+    assert "holds the results of several models, a/m, b/m; one is expected" in capsys.readouterr().err
+
+
+def test_two_filters_leave_the_interval_of_one(tmp_path, monkeypatch, capsys):
+    """Equal grades under both are no more evidence than one of them."""
+    monkeypatch.chdir(tmp_path)
+    for name, filters in (("one", ("strict-match",)), ("two", ("strict-match", "flexible-extract"))):
+        for side, right in (("a", RIGHT[:, 0]), ("b", RIGHT[:, 1])):
+            rows = [{**row, "exact_match": float(right[row["doc_id"]])} for each in filters for row in lm_eval((each,))]
+            put(Path(name, side, "samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), rows)
+    both = []
+    for name in ("one", "two"):
+        assert main(["compare", f"{name}/a", f"{name}/b", "--json"]) == 0
+        both.append(json.loads(capsys.readouterr().out))
+    assert [each["results"] for each in both[1]] == [both[0]["results"]] * 2
+    assert main(["compare", "two/a", "two/b", "--column", "score=bleu"]) == 2
+    assert "has no metric 'bleu'" in capsys.readouterr().err
+
+
+def test_two_results_need_a_metric_in_common(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for side, names in (("a", ("x", "y")), ("b", ("v", "w"))):
+        write(f"{side}.jsonl", lm_eval(names))
+    assert main(["compare", "a.jsonl", "b.jsonl"]) == 2
+    assert "no metric is of both: A has lm-eval's exact_match,x and" in " ".join(capsys.readouterr().err.split())
+
+
+def test_folders_of_lighteval_inspect_verl_and_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def scored(path):
+        assert main(["score", path, "--json"]) == 0
+        return [
+            (each["data"], each["prompts"], each["samples"])
+            for each in json.loads(capsys.readouterr().out)[0]["results"]
+        ]
+
+    for time in ("2025-01-01T10-00-00.1", "2025-01-02T10-00-00.1"):
+        put(tmp_path / f"light/details/org/m/{time}/details_aime24_{time}.parquet", details(**{"avg@n:n=4": np.mean}))
+    assert scored("light") == [("aime24", 6, 4)]
+    for time, id in (("2025-01-01T10-00-00-04-00", "a"), ("2025-01-02T10-00-00+00-00", "b")):
+        path = tmp_path / f"logs/{time}_aime_{22 * id}.eval"
+        path.parent.mkdir(exist_ok=True)
+        log = inspect({"match": letter})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
+            for sample in log["samples"]:
+                archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+    assert scored("logs") == [("inspect_evals/aime", 3, 2)]
+    for step in (10, 20):
+        put(tmp_path / f"run/dumps/{step}.jsonl", [{"input": "a", "gts": "7", "score": 1.0, "step": step}])
+    assert scored("run") == [("validation", 1, 1)]
+    for task in ("aime24", "amc23"):
+        put(tmp_path / f"qwen/{task}/test_s0_e-1.jsonl", QWEN)
+        for j in range(3):
+            put(tmp_path / f"nemo/{task}/output-rs{j}.jsonl", NEMO)
+    assert scored("qwen") == [("aime24", 6, 1), ("amc23", 6, 1)]
+    assert scored("nemo") == [("aime24/output", 6, 3), ("amc23/output", 6, 3)]
+    for name in ("x", "y"):
+        Path(f"json/{name}.json").parent.mkdir(exist_ok=True)
+        Path(f"json/{name}.json").write_text(whole("results", NEMO))
+    assert scored("json") == [("x", 6, 1), ("y", 6, 1)]
+    Path("json/summary.json").write_text(json.dumps({"model": "m", "mean": 0.5}, indent=1))
+    assert main(["score", "json"]) == 2
+    assert "json/summary.json: one object, with the keys model, mean" in capsys.readouterr().err
+    for name in ("x", "y"):
+        put(tmp_path / f"twice/{name}.jsonl", [{**row, "dataset": "aime"} for row in NEMO])
+    assert main(["score", "twice"]) == 2
+    assert "several files in it have answers of 'aime'" in capsys.readouterr().err
+
+
+def test_models_whose_folders_have_one_name_are_no_runs_of_one_method(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for model in ("a", "b"):
+        put(tmp_path / f"{model}/math_eval/aime24/test.jsonl", QWEN)
+    assert main(["table", "a/math_eval", "b/math_eval"]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs" not in out
+    assert out.count("| math\\_eval |") == 2
+
+
+def zipped(path, model, rows):
+    """As inspect_ai writes a log, here of one model."""
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", json.dumps({"eval": {"task": "aime", "model": model}}))
+        for sample in rows:
+            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+
+
+def test_logs_of_two_models_in_one_folder_are_not_one_result(tmp_path, monkeypatch, capsys):
+    """inspect_ai writes the logs of all models into one folder; the last run must not stand for another model's."""
+    monkeypatch.chdir(tmp_path)
+    for day, model in enumerate(("base", "trained"), 1):
+        path = Path(f"logs/2025-01-0{day}T10-00-00+00-00_aime_{22 * model[0]}.eval")
+        zipped(path, model, inspect({"match": letter})["samples"])
+    assert main(["score", "logs"]) == 2
+    assert "logs holds the results of several models, base, trained; one is expected" in capsys.readouterr().err
+
+
+def test_a_step_of_dumps_is_read_by_a_scorer_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for step in (10, 20):
+        put(Path(f"mine/{step}.jsonl"), [{"input": "a", "output": f"Answer: {step}", "gts": "10", "score": 0.0}])
+    assert main(["table", "mine", "--step", "10", "--scorer", "math"]) == 0
+    assert "| 100.0 [" in capsys.readouterr().out
+
+
+def test_a_filter_of_one_task_leaves_the_comparison_of_another(tmp_path, monkeypatch, capsys):
+    """A has two filters of gsm8k, which B does not have, and both have aime24."""
+    monkeypatch.chdir(tmp_path)
+    for side, tasks in (("a", ("gsm8k", "aime24")), ("b", ("aime24",))):
+        for task in tasks:
+            filters = ("none",) if task == "aime24" else ("strict-match", "flexible-extract")
+            put(Path(side, f"samples_{task}_2025-09-09T13-31-53.4.jsonl"), lm_eval(filters))
+    assert main(["compare", "a", "b", "--json"]) == 0
+    assert [row["data"] for row in json.loads(capsys.readouterr().out)["results"]] == ["aime24"]
+    assert main(["table", "a", "b"]) == 0
+    assert capsys.readouterr().out.count("| b |") == 1
+    put(Path("c/samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), lm_eval(("strict-match",)))
+    assert main(["compare", "a", "c", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)  # once, by the filter of both
+    assert [row["data"] for row in found["results"]] == ["gsm8k"]
+
+
+@pytest.mark.parametrize("content", ['[\n {"prompt": "a", "score": 1},\n {"pro', '{\n "results": [{"prompt": "a"'])
+def test_a_cut_off_document_is_told_as_a_whole(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(UserError, match=r"a\.json: corrupt: one JSON object is expected \(") as raised:
+        read_dump(tmp_path / "a.json")
+    assert "line 1" not in str(raised.value)

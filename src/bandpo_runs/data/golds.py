@@ -9,6 +9,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 LONGEST = 500  # characters of an answer
@@ -20,6 +21,8 @@ _PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a",
 _CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")  # how a list or mapping begins that was written as text
 _SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
 _BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
+_IN_UNITS = re.compile(r"(-?[\d.,/]+)\s*\((?!mod\b)[^\W\d_][^()]*\)")
+_TIME = re.compile(r"\d{1,3}:\d\d(:\d\d)?(\.\d+)?(\s*[ap]\.?m\.?)?", re.IGNORECASE)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
@@ -68,6 +71,21 @@ def solution_fault(text: str) -> str | None:
     return "answer is a whole solution" if _SENTENCES.search(text) and len(text.split()) >= 8 else None
 
 
+def unusual(text: str) -> tuple[str, str]:
+    """Say what models would hardly write in a right answer. Returns "" if it is usual, and how they would write it."""
+    if re.fullmatch(r"-?\d+\.\d+", text) and len(text.replace(".", "").lstrip("-0")) >= 15:
+        number = Decimal(text)
+        return (
+            "answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits",
+            format(round(number, max(0, 11 - number.adjusted())).normalize(), "f"),
+        )
+    if match := _IN_UNITS.fullmatch(text):
+        return "answer has its unit in brackets, as 350 (g); --tidy-answers takes that off", match[1]
+    if _TIME.fullmatch(text):
+        return "answer is a time or a ratio, compared part by part; ask for its form in the prompt", text
+    return "", text
+
+
 def _one(value: Any) -> tuple[str, bool]:
     """Return the one text in a value, and whether it was inside a container."""
     if value is None or value != value:  # NaN is how some tables say nothing
@@ -114,9 +132,11 @@ def unpack(text: str) -> Any:
 
 def _visible(text: str) -> str:
     """Remove invisible characters and marks of direction. Every space becomes a plain one."""
-    kinds = [(letter, unicodedata.category(letter)) for letter in text]
-    seen = [(letter, kind) for letter, kind in kinds if kind not in ("Cf", "Cc") or letter in "\t\n\r"]
-    return "".join(" " if kind == "Zs" else letter for letter, kind in seen)
+    return "".join(
+        " " if kind == "Zs" else letter
+        for letter, kind in zip(text, map(unicodedata.category, text), strict=True)
+        if kind not in ("Cf", "Cc") or letter in "\t\n\r"
+    )
 
 
 def _undressed(text: str) -> str:

@@ -62,14 +62,13 @@ class Leaks:
     """
 
     def __init__(self, sets: Sequence[tuple[str, Iterable[str]]]) -> None:
-        known: dict[tuple[str, ...], Leak] = {}
+        self.exact: dict[tuple[str, ...], Leak] = {}
         self.names = [name for name, _ in sets]
         for name, problems in sets:
             for row, problem in enumerate(problems):
-                known.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))
-        self.exact = known
-        self.problems = list(known.values())
-        runs = [_runs(list(text)) for text in known]
+                self.exact.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))
+        self.problems = list(self.exact.values())
+        runs = [_runs(list(text)) for text in self.exact]
         counts = Counter(run for each in runs for run in each)
         own = [{run for run in each if counts[run] < COMMON} for each in runs]
         self.sizes = [len(each) for each in own]

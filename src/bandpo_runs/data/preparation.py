@@ -27,6 +27,7 @@ from bandpo.errors import UserError, counted
 from ..files.locks import locked
 from ..files.writing import write_atomically
 from ..progress import Progress, lines
+from .golds import unusual
 from .leaks import Leaks, same_text
 from .problems import Messages, Problem, messages_of, problem_of, quoted, template_text, without_looks
 from .question_sets import evaluation_set
@@ -88,8 +89,8 @@ def prepare(
             done[source.file] = _make(path, source, settings, leaks, earlier, count, say)
             if source.use == "evaluation":
                 against[source.name] = str(path)
-        paths = sorted(output.glob("*.parquet"))
-        report = _report({path: account for path in paths if (account := account_of(path))})
+        accounts = {path: account_of(path) for path in sorted(output.glob("*.parquet"))}
+        report = _report({path: account for path, account in accounts.items() if account})
         write_atomically(output / "report.md", report.encode())
     return done
 
@@ -128,9 +129,12 @@ def _make(
     for problem in problems:
         row = _prepared(source, problem, template)
         if (tokens := count(row["prompt"])) > settings.max_prompt_tokens:
-            counts = findings.kept_though if stays else findings.dropped
-            what = f"prompt longer than {settings.max_prompt_tokens} tokens"
-            findings.note(counts, what, problem, f"tokens {tokens}")
+            findings.note(
+                findings.kept_though if stays else findings.dropped,
+                f"prompt longer than {settings.max_prompt_tokens} tokens",
+                problem,
+                f"tokens {tokens}",
+            )
             if not stays:
                 continue
         prepared.append(row)
@@ -141,10 +145,16 @@ def _make(
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
     found = findings.dropped + findings.kept_though
     warnings = warnings_of(source, findings.read, found)
-    account = {"rows": len(prepared), **vars(findings), "warnings": warnings, "from": where, "version": __version__}
-    names = [] if stays else leaks.names
-    account["checked"] = {f"rows with a problem of {name}": found[f"holds a problem of {name}"] for name in names}
-    account["settings"] = {name: str(value) for name, value in vars(settings).items()}
+    checked = {f"rows with a problem of {name}": found[f"holds a problem of {name}"] for name in leaks.names}
+    account = {
+        "rows": len(prepared),
+        **vars(findings),
+        "warnings": warnings,
+        "from": where,
+        "version": __version__,
+        "checked": {} if stays else checked,
+        "settings": {name: str(value) for name, value in vars(settings).items()},
+    }
     _write(prepared, account, path)
     say(f"{source.name}: {path}, {counted(len(prepared), 'row')} of {findings.read:,}")
     for kind, counts in _counts(account).items():
@@ -211,6 +221,8 @@ def collect(
         if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
             more = f"answer {quoted(problem.answer)}"
             findings.note(findings.kept_though, "answer is not an integer", problem, more)
+        if doubt := unusual(problem.answer)[0]:
+            findings.note(findings.kept_though, doubt, problem, f"answer {quoted(problem.answer)}")
         text = same_text(problem.asked)
         what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
         if what is not None:
@@ -238,12 +250,16 @@ def _objection(
     if isinstance(same, str):
         return same, answer
     if same is not None:
-        differs = without_looks(same.answer) != without_looks(problem.answer)
-        return _CONTRADICTION if differs else "duplicate", f"{answer}, of row {same.index}"
+        return (
+            "duplicate" if without_looks(same.answer) == without_looks(problem.answer) else _CONTRADICTION,
+            f"{answer}, of row {same.index}",
+        )
     texts = dict.fromkeys([problem.text, problem.asked])
     if leak := next(filter(None, map(leaks.find, texts)), None):
-        found = f"evaluation row {leak.row}, share {leak.share:.2f}, holds {quoted(leak.problem)}"
-        return f"holds a problem of {leak.name}", found
+        return (
+            f"holds a problem of {leak.name}",
+            f"evaluation row {leak.row}, share {leak.share:.2f}, holds {quoted(leak.problem)}",
+        )
     return None, ""
 
 
@@ -325,9 +341,9 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
     """Write what became of every row of the files in a folder, as Markdown."""
     text = ["# Prepared data", "", "| file | read | rows | dropped | put right | SHA-256 |", "|---" * 6 + "|"]
     for path, account in accounts.items():
-        numbers = [account["read"], account["rows"], sum(account["dropped"].values())]
-        numbers.append(sum(account["corrected"].values()))
-        text.append(f"| {path.name} | {' | '.join(f'{each:,}' for each in numbers)} | `{file_hash(path)}` |")
+        sums = [sum(account[kind].values()) for kind in ("dropped", "corrected")]
+        numbers = " | ".join(f"{each:,}" for each in (account["read"], account["rows"], *sums))
+        text.append(f"| {path.name} | {numbers} | `{file_hash(path)}` |")
     for path, account in accounts.items():
         where = account["from"]
         files = [f"`{name}` ({digest[:12]})" for name, digest in where.get("files", {}).items()]

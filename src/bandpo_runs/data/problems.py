@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from bandpo.errors import UserError
 
-from .golds import gold_fault, read_gold, unpack
+from .golds import gold_fault, read_gold, unpack, unusual
 from .readers import value_at
 from .sources import SOURCES, Source
 
@@ -83,12 +83,13 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
     Raises:
         UserError: no such column, or a problem that is neither text nor messages.
     """
-    where = f"{source.name}: row {index + 1}"
     for what, path in (("prompt", source.problem), ("answer", source.answer)):
         if path not in row and path.split(".")[0] not in row:
-            hint = "" if source.name in SOURCES else f"; bandpo data prepare {source.name} --{what} COLUMN names it"
-            needs = f"needs the columns {source.problem!r} and {source.answer!r}, and has no {path!r}"
-            raise UserError(f"{source.name} {needs}; row {index + 1} has {', '.join(row)}{hint}")
+            raise UserError(
+                f"{source.name} needs the columns {source.problem!r} and {source.answer!r}, and has no {path!r}; row "
+                f"{index + 1} has {', '.join(row)}"
+                + ("" if source.name in SOURCES else f"; bandpo data prepare {source.name} --{what} COLUMN names it")
+            )
     value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, str]] = []
     if isinstance(value, str) and are_messages(found := unpack(value)):  # a cell of CSV
@@ -102,7 +103,9 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
             messages = messages[:asked]
         value = messages[-1]["content"] if asked else ""
     elif not isinstance(value, str | None):
-        raise UserError(f"{where}: {source.problem!r} must be text or messages, got {value!r:.60}")
+        raise UserError(
+            f"{source.name}: row {index + 1}: {source.problem!r} must be text or messages, got {value!r:.60}"
+        )
     text, gold = bare(value or ""), value_at(row, source.answer)
     try:
         answer, done = read_gold(gold, source.after)
@@ -110,6 +113,8 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
         if source.integers:
             answer, more = corrected(answer, padded=padded)
             done = [*done, *more]
+        if source.tidy and (tidy := unusual(answer)[1]) != answer:
+            answer, done = tidy, [*done, "float rounded, or unit in brackets taken off"]
         changes += [(change, f"was {quoted(gold)}, now {quoted(answer)}") for change in done]
     except ValueError as error:
         answer, fault = "", str(error)
@@ -145,18 +150,21 @@ def messages_of(source: Source, problem: Problem, template: str) -> Messages:
     return [{"role": "user", "content": template.replace("{prompt}", problem.text)}]
 
 
+# How an integer may look, what is taken out of it, and what that is called.
+_UNUSUAL = (
+    (r"[-+]?\d{1,3}(,\d{3})+(\.0*)?", ",", "commas taken out"),
+    (r"[-+]?\d+\.0*", r"\..*", "decimals of an integer taken off"),
+    (r"[-+]?0\d+", r"(?<!\d)0+(?=\d)", "zeros before an integer taken off"),
+)
+
+
 def corrected(answer: str, *, padded: bool) -> tuple[str, list[str]]:
     """Return an integer as it is usually written, and the changes. With `padded` the zeros before it stay."""
     changes = []
-    if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.0*)?", answer):
-        answer = answer.replace(",", "")
-        changes.append("commas taken out")
-    if re.fullmatch(r"[-+]?\d+\.0*", answer):
-        answer = answer.partition(".")[0]
-        changes.append("decimals of an integer taken off")
-    if not padded and re.fullmatch(r"[-+]?0\d+", answer):
-        answer = re.sub(r"0+(?=\d)", "", answer, count=1)
-        changes.append("zeros before an integer taken off")
+    for form, part, change in _UNUSUAL[:2] if padded else _UNUSUAL:
+        if re.fullmatch(form, answer):
+            answer = re.sub(part, "", answer)
+            changes.append(change)
     return answer, changes
 
 

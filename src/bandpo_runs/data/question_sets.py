@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError, counted
-from bandpo.files import parse_yaml, shortened
+from bandpo.files import shortened
 
 from .. import toy
-from ..config.recipe import RunConfig, build, read_recipe
+from ..config.recipe import RunConfig, build, read_recipe, setting
 from .problems import messages_of, problem_of, template_text
 from .questions import Content, Question
 from .readers import open_source, reasoning_gym_items, value_at
@@ -70,8 +70,9 @@ def read(
         found = _lab()
     else:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
-        node = {key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}
-        found = _held_out(build(node), spec)
+        found = _held_out(
+            build({key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}), spec
+        )
     questions = found.questions[:limit]
     return replace(found, questions=questions if chat else list(map(_as_text, questions)))
 
@@ -83,17 +84,17 @@ def _lab() -> QuestionSet:
 def _task(spec: str, template: str) -> QuestionSet:
     """Make the questions of a reasoning_gym task."""
     _, task, *settings = spec.split(":")
-    options: dict[str, Any] = {"seed": MADE_SEED, "size": MADE_SIZE}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UserError(f"--data {spec}: {setting!r} is not an option; write reasoning-gym:TASK:key=value")
-        options[key] = parse_yaml(value, f"--data {spec}: {key}")
+    options = {"seed": MADE_SEED, "size": MADE_SIZE, **dict(map(setting, settings))}
     size = options.pop("size")
     rows: list[Any] = []
     for number, item in enumerate(reasoning_gym_items(task, size, options)[0]):
-        content = [{"role": "user", "content": template.replace("{prompt}", item["question"])}]
-        rows.append((content, item["answer"], {"item": number}))
+        rows.append(
+            (
+                [{"role": "user", "content": template.replace("{prompt}", item["question"])}],
+                item["answer"],
+                {"item": number},
+            )
+        )
     return _distinct(task, rows, "reasoning-gym", {"task": task, "options": options, "items": size})
 
 
@@ -151,18 +152,24 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
         problem = problem_of(source, row, index)
         if problem.fault is not None:
             if not problem.usable:
-                got = shortened(value_at(row, source.answer))
-                raise UserError(f"{name}: row {index + 1}: {problem.fault}; its answer is {got}")
+                raise UserError(
+                    f"{name}: row {index + 1}: {problem.fault}; its answer is {shortened(value_at(row, source.answer))}"
+                )
             faults[problem.fault] += 1
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
         if isinstance(prepared, str):
             problem = replace(problem, text=prepared, messages=problem.messages if template is None else None)
-        key = row.get("data_source") or source.data_source
-        rows.append((messages_of(source, problem, text), problem.answer, {"data_source": key}))
+        more = {"data_source": row.get("data_source") or source.data_source}
+        rows.append((messages_of(source, problem, text), problem.answer, more))
     if not rows:
         raise UserError(f"{name} has no rows")
-    label = source.name if source.kind == "hub" else source.file
-    return _distinct(label, rows, "math", where, warnings_of(source, len(rows), faults))
+    return _distinct(
+        source.name if source.kind == "hub" else source.file,
+        rows,
+        "math",
+        where,
+        warnings_of(source, len(rows), faults),
+    )
 
 
 def _distinct(
@@ -176,16 +183,24 @@ def _distinct(
         repeated += question.id in known
         first = known.setdefault(question.id, question)
         if first.answer != question.answer:
-            answers = f"{first.answer!r} and {question.answer!r}"
-            raise UserError(f"{name}: two answers, {answers}, to the question {content!r:.200}")
-    said = [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)]
-    return QuestionSet(name, list(known.values()), scorer, {**(facts or {}), "repeated": repeated}, said)
+            raise UserError(
+                f"{name}: two answers, {first.answer!r} and {question.answer!r}, to the question {content!r:.200}"
+            )
+    return QuestionSet(
+        name,
+        list(known.values()),
+        scorer,
+        {**(facts or {}), "repeated": repeated},
+        [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)],
+    )
 
 
 def _as_text(question: Question) -> Question:
     if isinstance(question.content, str):
         return question
     if [message["role"] for message in question.content] != ["user"]:
-        what = "text prompts (--no-chat; in a recipe data.chat=false) need one user message a question"
-        raise UserError(f"{question.data}: {what}, got {question.content!r:.200}")
+        raise UserError(
+            f"{question.data}: text prompts (--no-chat; in a recipe data.chat=false) need one user message a question, "
+            f"got {question.content!r:.200}"
+        )
     return replace(question, content=question.content[0]["content"])

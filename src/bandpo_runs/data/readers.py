@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 from codecs import BOM_UTF8
@@ -14,9 +15,9 @@ import pyarrow
 import pyarrow.parquet
 
 from bandpo.errors import UserError
-from bandpo.files import json_line, lines_of, shortened
+from bandpo.files import json_line, lines_of, parse_json, shortened
 
-from ..files.reading import read_json
+from ..files.reading import content_of
 from .sources import Source
 
 Rows = Iterator[dict[str, Any]]
@@ -25,12 +26,15 @@ Rows = Iterator[dict[str, Any]]
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """Return row["a"]["b"] for "a.b".
 
-    None if nothing is there. A column that is itself called "a.b" comes first.
+    Where row["a"] is a list of objects it is that of each. None if nothing is there. A column that is itself called
+    "a.b" comes first.
     """
     if path in row or "." not in path:
         return row.get(path)
     head, rest = path.split(".", 1)
     inside = row.get(head)
+    if objects := _objects(inside) if isinstance(inside, list) else []:
+        return [value_at(each, rest) for each in objects]
     return value_at(inside, rest) if isinstance(inside, Mapping) else None
 
 
@@ -56,15 +60,54 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
         raise UserError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _json_rows(path: Path) -> Rows:
-    """Read lines, or one array. A table would make a date of the answer "2024-01-01"."""
-    with path.open("rb") as file:
-        start = file.read(2**12).removeprefix(BOM_UTF8).lstrip()
-    if start.startswith(b"["):
-        for number, row in enumerate(read_json(path, list[Any], shown=False), 1):
+def whole_json(path: Path) -> dict[str, Any] | list[Any] | None:
+    """Parse a file that is one object or array. None for lines, of which .jsonl may have one.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    lines = filter(bytes.strip, (line.removeprefix(BOM_UTF8) for line in lines_of(path)))
+    first, second = next(lines, b""), next(lines, b"")
+    with contextlib.suppress(UserError):
+        if not first or (json_line(first, "") is not None and (second or path.suffix == ".jsonl")):
+            return None
+    value = parse_json(content_of(path), str(path))
+    return value if isinstance(value, dict | list) else None
+
+
+def rows_in(whole: Mapping[str, Any] | list[Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the rows of an array, or of the one list in a JSON object, and the name of that list.
+
+    They may be numbered instead: {"0": {}, ...}.
+
+    Raises:
+        UserError: an array with something else, or an object with no list of objects, or several.
+    """
+    if isinstance(whole, list):
+        for number, row in enumerate(whole, 1):
             if not isinstance(row, dict):
-                raise ValueError(f"row {number} must be an object with names and values, got {shortened(row)}")
-            yield row
+                raise UserError(f"row {number} must be an object with names and values, got {shortened(row)}")
+        return "", whole
+    lists = {name: rows for name, value in [("", whole), *whole.items()] if (rows := _objects(value))}
+    if len(lists) != 1:
+        has = "no list of objects is among them" if not lists else f"{' and '.join(lists)} are lists of objects"
+        raise UserError(f"one object, with the keys {', '.join(list(whole)[:20])}; {has}, where one is expected")
+    return lists.popitem()
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list, or by number in an object. Messages are none."""
+    if isinstance(value, dict):
+        value = [each for name, each in value.items() if name.isdecimal()]
+    is_rows = isinstance(value, list) and all(isinstance(each, dict) and "role" not in each for each in value)
+    return value if is_rows else []
+
+
+def _json_rows(path: Path) -> Rows:
+    """Read a whole file, or else lines. A table would make a date of the answer "2024-01-01"."""
+    whole = whole_json(path)
+    if whole is not None:
+        yield from rows_in(whole)[1]
         return
     for number, line in enumerate(lines_of(path), 1):
         if line.removeprefix(BOM_UTF8).strip():
@@ -121,10 +164,10 @@ def hub_rows(hub: str, config: str | None, split: str, then: str = _COPIED) -> t
         found: Any = load_dataset(hub, config, split=split, revision=revision)
         return iter(found), revision
     except Exception as error:  # the hub's client has many ways to say no
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{hub} cannot be loaded from the Hugging Face hub ({reason}). Where there is a network: `hf download "
-            f"{hub} --repo-type dataset --local-dir copies/{hub}`; then here: {then}"
+            f"{hub} cannot be loaded from the Hugging Face hub "
+            f"({' '.join(str(error).split()) or type(error).__name__}). Where there is a network: `hf download {hub} "
+            f"--repo-type dataset --local-dir copies/{hub}`; then here: {then}"
         ) from error
 
 
@@ -143,10 +186,10 @@ def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
         if found := sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file()):
             return found
-    where = f"{source.config}/" if source.config else ""
     raise UserError(
-        f"no files {where}{source.split}*.parquet (or .jsonl, .json, .csv) in {folder}; --from takes a folder with "
-        f"copies such as `hf download {source.hub} --repo-type dataset --local-dir {folder}` makes"
+        f"no files {source.config + '/' if source.config else ''}{source.split}*.parquet (or .jsonl, .json, .csv) in "
+        f"{folder}; --from takes a folder with copies such as `hf download {source.hub} --repo-type dataset "
+        f"--local-dir {folder}` makes"
     )
 
 
@@ -156,8 +199,12 @@ def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, An
         rows = chain.from_iterable([file_rows(path) for path in files])
         return islice(rows, source.size), {"files": {str(path): file_hash(path) for path in files}}
     rows, commit = hub_rows(source.hub, source.config, source.split)
-    where = {"hub": source.hub, "config": source.config, "split": source.split, "commit": commit}
-    return islice(rows, source.size), where
+    return islice(rows, source.size), {
+        "hub": source.hub,
+        "config": source.config,
+        "split": source.split,
+        "commit": commit,
+    }
 
 
 def file_hash(path: Path) -> str:

@@ -83,8 +83,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
             f"held out); a round needs {config.prompts_per_round}"
         )
     rng = torch.Generator().manual_seed(config.seed)
-    passes = -(-needed // train)
-    order = torch.cat([torch.randperm(train, generator=rng) for _ in range(passes)])[:needed]
+    order = torch.cat([torch.randperm(train, generator=rng) for _ in range(0, needed, train)])[:needed]
     return rows.select(order.tolist()), held_out, reward
 
 

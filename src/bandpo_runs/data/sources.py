@@ -35,6 +35,7 @@ class Source:
         integers: every answer is an integer, by the rules of the contest or the making of the data.
         instructed: problems already stand in the instructions of the template `paper`.
         size: read this many rows, the first ones.
+        tidy: floats are rounded, and units in brackets taken off (`golds.unusual`).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Source:
     integers: bool = False
     instructed: bool = False
     size: int | None = None
+    tidy: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", self.file or self.name)
@@ -96,6 +98,7 @@ def find(
     answer_from: str | None = None,
     evaluation: bool = False,
     size: int | None = None,
+    tidy: bool = False,
 ) -> list[Source]:
     """Find the data sets of a name.
 
@@ -108,13 +111,21 @@ def find(
         answer_from: `hashes` or `box`, if the answers of unknown data are solutions.
         evaluation: unknown data are an evaluation set.
         size: read this many rows.
+        tidy: write floats and units in brackets of unknown data as models do.
 
     Raises:
         UserError: the data set is unknown, or an argument does not go with it.
     """
     if known := GROUPS.get(name, (name,) if name in SOURCES else ()):
-        given = {"--prompt": prompt, "--answer": answer, "--config": config, "--split": split}
-        given |= {"--answer-from": answer_from, "--evaluation": evaluation}
+        given = {
+            "--prompt": prompt,
+            "--answer": answer,
+            "--config": config,
+            "--split": split,
+            "--answer-from": answer_from,
+            "--evaluation": evaluation,
+            "--tidy-answers": tidy,
+        }
         if option := next((option for option, value in given.items() if value), None):
             raise UserError(f"{option} does not go with {name}: it is for data that bandpo does not know")
         return [dataclasses.replace(SOURCES[each], size=size) for each in known]
@@ -125,6 +136,7 @@ def find(
         "after": {"hashes": HASHES, "box": BOX}.get(answer_from or ""),
         "use": "evaluation" if evaluation else "train",
         "size": size,
+        "tidy": tidy,
     }
     if Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
         return [Source(name, name, "file", file=Path(name).stem, **common)]
@@ -139,17 +151,17 @@ def find(
 
 def warnings_of(source: Source, read: int, faults: Mapping[str, int]) -> list[str]:
     """Warn of unexpected numbers of rows, and of unusable problems and answers."""
-    known = source.size is not None or source.rows in (None, read)
-    out = [] if known else [f"{source.name}: {counted(read, 'row')}, expected {source.rows:,}"]
-    found = [(what, count) for what, count in faults.items() if what.startswith(("answer", "no "))]
-    return out + [f"{source.name}: {counted(count, 'row')}: {what}" for what, count in found]
+    out = [f"{counted(count, 'row')}: {what}" for what, count in faults.items() if what.startswith(("answer", "no "))]
+    if source.size is None and source.rows not in (None, read):
+        out = [f"{counted(read, 'row')}, expected {source.rows:,}", *out]
+    return [f"{source.name}: {warning}" for warning in out]
 
 
 def listing() -> str:
     """Write the known data sets and groups, a name on the left."""
     out = []
     for source in SOURCES.values():
-        config = f", {source.config}" if source.config else ""
+        where = ", ".join(filter(None, [source.hub, source.config, source.split]))
         levels = ", levels {} to {}".format(*source.levels) if source.levels else ""
-        out.append(f"{source.name:18} {source.use}: {source.hub}{config}, {source.split}, {source.rows:,} rows{levels}")
+        out.append(f"{source.name:18} {source.use}: {where}, {source.rows:,} rows{levels}")
     return "\n".join([*out, *(f"{name:18} {' '.join(names)}" for name, names in GROUPS.items())])

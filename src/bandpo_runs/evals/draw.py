@@ -63,8 +63,10 @@ def find_model(text: str, base_url: str | None = None) -> Model:
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
             kept = sorted(folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda at: int(at.name.rpartition("-")[2]))
-            hint = f"; its last checkpoint is {kept[-1]}" if kept else ""
-            raise UserError(f"{folder} holds no model: the run is not finished{hint}")
+            raise UserError(
+                f"{folder} holds no model: the run is not finished"
+                + (f"; its last checkpoint is {kept[-1]}" if kept else "")
+            )
         return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
     if actor := find_actor(folder):
         return Model(*actor)
@@ -98,20 +100,20 @@ class Engine:
             name = "openai" if self.base_url else "vllm" if find_spec("vllm") else "transformers"
         if name == "openai" and self.base_url is None:
             raise UserError("backend openai needs the server's address: --base-url http://localhost:8000/v1")
-        given = {
-            "--base-url": self.base_url,
-            "--concurrency": self.concurrency,
-            "--timeout": self.timeout,
-            "--body": self.body,
-            "--batch-size": self.batch,
-        }
-        for option, value in given.items():
-            home = "transformers" if option == "--batch-size" else "openai"
+        for option, value, home in (
+            ("--base-url", self.base_url, "openai"),
+            ("--concurrency", self.concurrency, "openai"),
+            ("--timeout", self.timeout, "openai"),
+            ("--body", self.body, "openai"),
+            ("--batch-size", self.batch, "transformers"),
+        ):
             if value and name != home:
                 raise UserError(f"{option} is for backend {home}, got backend {name}")
         if not find_spec(name):
-            hint = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
-            raise UserError(f"backend {name} needs the package {name}, which is not installed: {hint}")
+            raise UserError(
+                f"backend {name} needs the package {name}, which is not installed: "
+                + ("see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'")
+            )
         return name
 
     def start(self, path: str) -> _Backend:
@@ -119,8 +121,9 @@ class Engine:
         name = self.chosen()
         if name == "openai":
             return Server(path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body)
-        say = console.print
-        return VLLM(path, say=say) if name == "vllm" else Transformers(path, batch=self.batch, say=say)
+        return (
+            VLLM(path, say=console.print) if name == "vllm" else Transformers(path, batch=self.batch, say=console.print)
+        )
 
 
 def evaluate(
@@ -152,8 +155,10 @@ def evaluate(
     if len({each.name for each in sets}) < len(sets):
         raise UserError(f"--data names one data set twice, got {', '.join(each.name for each in sets)}")
     if scorer is None and len({each.scorer for each in sets}) > 1:
-        said = ", ".join(f"{each.name} by {each.scorer}" for each in sets)
-        raise UserError(f"these data are graded differently ({said}); evaluate them apart, or choose one with --scorer")
+        raise UserError(
+            f"these data are graded differently ({', '.join(f'{each.name} by {each.scorer}' for each in sets)}); "
+            "evaluate them apart, or choose one with --scorer"
+        )
     for warning in (text for each in sets for text in each.warnings):
         console.print(f"warning: {warning}", soft_wrap=True)
     scorer = check_scorer(scorer or sets[0].scorer)
@@ -179,10 +184,12 @@ def evaluate(
         total = len(asked) * sampling.n
         done = total - len(todo) - len(again)
         sizes = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-        there = f"; {done:,} of them are there" if done else ""
-        there += f"; {len(again):,} that ended in an error are tried again" if again else ""
-        plan = f"{facts['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}"
-        console.print(f"{plan}, into {folder}{there}", soft_wrap=True)
+        console.print(
+            f"{facts['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}, into "
+            f"{folder}{f'; {done:,} of them are there' if done else ''}"
+            f"{f'; {len(again):,} that ended in an error are tried again' if again else ''}",
+            soft_wrap=True,
+        )
         if todo or again:
             try:
                 loaded = engine.start(path)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,119 +23,187 @@ from ..data.problems import without_looks
 from ..data.questions import Question
 from ..data.readers import value_at
 from ..statistics.estimators import Graded
-from .formats import Row, known, rows_of
+from .formats import NAMES, Row, Say, chosen, column_of, is_missing, is_right, known, rows_of
 from .grades import check_scorer, grader_of
 from .samples import Sample, content_of
 
-# What each column is called, in the order in which names are looked for.
-NAMES = {
-    "prompt": ("prompt", "question", "problem", "input", "query"),
-    "problem": ("problem_id", "question_id", "prompt_id", "custom_id"),
-    "response": ("response", "responses", "completion", "completions", "output", "outputs", "generations"),
-    "answer": ("gts", "answer", "ground_truth", "gold", "target", "reference"),
-    "score": ("acc", "correct", "is_correct", "score", "scores", "reward"),
-    "extracted": ("pred", "extracted_answer"),
-    "data": ("data_source", "dataset"),
-}
-# The letters are inspect_ai's: correct, incorrect, no answer.
-_RIGHT: dict[str, float] = {"1.0": 1, "true": 1, "c": 1, "0.0": 0, "-1.0": 0, "false": 0, "i": 0, "n": 0}
-
+_ASSISTANT = ("assistant", "model")
 _EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
+Names = Mapping[str, str]  # of columns, by role; none of a form whose roles are known
 _Answers = list[tuple[Any, Any]]  # a score and what was read or, for a scorer, a text and the right answer
 
 
 def read_dump(
-    path: Path,
+    path: Path | Sequence[Path],
     columns: Mapping[str, str] | None = None,
     scorer: str | None = None,
     *,
     drop_incomplete: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> tuple[list[Graded], str]:
     """Read the answers in a file, data set by data set, and name their grader.
 
+    Several grades of one answer, such as of lm-eval's filters, are a `Graded` each, with its `scorer`.
+
     Args:
-        path: the file, of JSON lines, JSON, CSV or Parquet, or a log of inspect_ai.
+        path: the file, of JSON lines, JSON, CSV or Parquet, or a log of inspect_ai; or several, with other answers to
+            the same problems.
         columns: names of columns by role, one of `NAMES`; a.b is field b of column a. The others have usual names.
-        scorer: grades the responses anew; None: the scores in the file hold.
+        scorer: grades the responses anew; None: the scores in the file hold, or else `math` grades.
         drop_incomplete: problems with fewer answers than most are left out, and answers beyond that number.
-        say: is told what was left out.
+        say: is told what was left out, and what was read under a name that is not the file's own.
 
     Raises:
         UserError: no such file or column, a value that cannot be, or problems with different numbers of answers.
     """
+    paths = [path] if isinstance(path, Path) else path
     scorer = scorer and check_scorer(scorer)
-    rows, names, by = _rows(path, columns or {}, scorer)
-    problem, wanted = "problem" if "problem" in names else "prompt", "response" if scorer else "score"
+    rows = [row for each in paths for row in rows_of(each, say)]
+    if not rows:
+        raise UserError(f"{paths[0]}: empty; expected an answer a row")
+    given = columns or {}
+    by, names, answers = known(paths[0], rows, given) or _by_role(paths[0], rows, given, scorer, say)
+    # A column that names the score is read by now.
+    metrics = [] if scorer else chosen(paths[0], answers, None if names else given.get("score"), say)
+    graders = {by + metric: metric for metric in metrics} or {scorer or "math": None}
+    graded = [
+        each
+        for grader, metric in graders.items()
+        for each in _read(paths[0], answers, names, grader, metric, drop_incomplete, say)
+    ]
+    return graded, " and ".join(graders)
+
+
+def _read(
+    path: Path, rows: Sequence[Row], names: Names, grader: str, metric: str | None, drop_incomplete: bool, say: Say
+) -> Iterator[Graded]:
+    """Read answers by role, with their scores by a metric. None: the grader is a scorer, which grades the texts."""
+    problem, wanted = "problem" if "problem" in rows[0] else "prompt", "score" if metric else "response"
     problems: dict[str, dict[str, _Answers]] = {}
     asked: dict[tuple[str, str], tuple[Any, Any]] = {}  # by data set and problem: the question, and its right answer
     # A column "answer" may hold what the model answered, where no other column does.
-    is_gold = scorer is not None or "response" in names or names.get("answer") != "answer"
+    is_gold = metric is None or "response" in names or names.get("answer") != "answer"
     for number, row in enumerate(rows, 1):
         where = f"{path}, row {number}"
         if row[problem] is None:
-            raise UserError(f"{where}: {names[problem]!r} is missing")
+            raise UserError(f"{where}: {names.get(problem, problem)!r} is missing")
         data = check_text(str(row.get("data") or "answers"), "the name")
         key, gold = _hash(row[problem]), row.get("answer")
         question, first = asked.setdefault((data, key), (row.get("prompt", row[problem]), gold))
         if is_gold and None not in (first, gold) and without_looks(str(first)) != without_looks(str(gold)):
-            two = f"two right answers, {shortened(first)} and {shortened(gold)}"
-            raise UserError(f"{where}: {two}, to the question {shortened(question)}")
-        answers = problems.setdefault(data, {}).setdefault(key, [])
-        found: _Answers = []
-        if row[wanted] is not None and row[wanted] == row[wanted]:  # NaN, of a table
-            found = _texts(row, names, where, scorer) if scorer else _scores(row, names, where)
-        if not found and not drop_incomplete:
-            raise UserError(f"{where}: {names[wanted]!r} is missing; --drop-incomplete leaves its problem out")
-        answers += found
-    graded = []
+            raise UserError(
+                f"{where}: two right answers, {shortened(first)} and {shortened(gold)}, to the question "
+                f"{shortened(question)}; {_TELL_APART}"
+            )
+        value, read = row["metrics"].get(metric, (None, None)) if metric else (row["response"], grader)
+        own = [] if is_missing(value) else (_scores if metric else _texts)(row, names, where, value, read)
+        if not own and not drop_incomplete:
+            raise UserError(
+                f"{where}: {names.get(wanted, wanted)!r} is missing; --drop-incomplete leaves its problem out"
+            )
+        problems.setdefault(data, {}).setdefault(key, []).extend(own)
     for data, of_data in problems.items():
         even = _even(data, of_data, say) if drop_incomplete else of_data
-        sizes = {len(answers) for answers in even.values()}
-        if len(sizes) != 1 or sizes == {0}:
+        few, many = (least(even, key=lambda key: len(even[key])) for least in (min, max))
+        if len(even[few]) != len(even[many]) or not even[few]:
             raise UserError(
-                f"{path}: problems of {data!r} have from {min(sizes)} to {max(sizes)} answers, expected as many for "
-                "each; --drop-incomplete leaves out problems with fewer answers than most"
+                f"{path}: problems of {data!r} have from {len(even[few])} to {len(even[many])} answers, expected as "
+                f"many for each, and {shortened(asked[data, many][0])} has most; --drop-incomplete leaves out problems "
+                f"with fewer answers than most; {_TELL_APART}"
             )
-        graded.append(_graded(data, even, scorer, scorer is not None or "extracted" in names, asked))
-    return graded, by
+        yield _graded(data, even, grader, metric is None, [asked[data, key] for key in even])
 
 
-def _rows(path: Path, given: Mapping[str, str], scorer: str | None) -> tuple[Sequence[Row], Mapping[str, str], str]:
-    """Return the rows of a file by role, the column of each role, and who graded them."""
+_TELL_APART = "where one text is that of several problems, --column problem=COLUMN tells them apart"
+
+
+def _by_role(
+    path: Path, rows: Sequence[Row], given: Mapping[str, str], scorer: str | None, say: Say
+) -> tuple[str, dict[str, str], list[dict[str, Any]]]:
+    """Return the rows of a file by role, with their metrics.
+
+    First come what precedes a grader's name, and the column of each role.
+    """
+    names = _names(path, rows, given)
+    used = {*names.values()}
+    # Such as symbolic_correct and correctness_math_verify.
+    verdicts = [
+        name for name in rows[0] if "correct" in name.lower() and rows[0][name] is not None and name not in used
+    ]
+    if scorer or "score" in names:
+        verdicts = [] if scorer else [names["score"]]
+    ids = next((name for name in _IDS if name in rows[0]), None)
+    usual = [] if verdicts or {"response", "answer"} <= names.keys() else ["score"]
+    needed = ["response", "answer"] if scorer else usual
+    for role in needed if ids or "problem" in names else ["prompt", *needed]:
+        if role not in names:
+            raise UserError(
+                f"{path} has no column of the {role}; looked for {', '.join(NAMES[role][:9])} and such; it has "
+                f"{_listed(rows[0])}. --column {role}=COLUMN names it"
+                + (", or --scorer math grades the responses" if role == "score" else "")
+            )
+    if inner := [f"{role} {name}" for role, name in names.items() if name not in rows[0] and role not in given]:
+        say(f"read: {', '.join(inner)}")
+    made = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
+    for source, row in zip(rows, made, strict=True):
+        row["metrics"] = {repr(name): (value_at(source, name), row.get("extracted")) for name in verdicts}
+        if "prompt" in names and names["prompt"] == names.get("response"):
+            row["prompt"] = _before_answer(row["prompt"])
+    if "problem" not in names and ids and _told_apart(made, [row.get(ids) for row in rows]):
+        names["problem"] = ids
+    return "column ", {"score": "".join(verdicts[:1]), **names}, made
+
+
+def _names(path: Path, rows: Sequence[Row], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each role that has one."""
     if role := next((role for role in given if role not in NAMES), None):
         raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
-    rows = rows_of(path)
-    if not rows:
-        raise UserError(f"{path}: empty; expected an answer a row")
-    if form := known(path, rows, given.get("score"), scorer):
-        if others := [role for role in given if role != "score"]:
-            raise UserError(f"{path} has known columns, and {form[1]}; --column {others[0]} is for other files")
-        return form[0], {role: role for role in form[0][0]}, scorer or form[1]
-    there = {role: next((name for name in names if name in rows[0]), None) for role, names in NAMES.items()}
-    names = {role: name for role, name in there.items() if name is not None} | dict(given)
-    has = ", ".join(list(rows[0])[:20]) + (f" and {len(rows[0]) - 20} more" if len(rows[0]) > 20 else "")
     for role, name in given.items():
         if name not in rows[0] and value_at(rows[0], name) is None:
-            near = nearest(name, list(rows[0]))
-            raise UserError(f"{path} has no column {name!r} (--column {role}={name}){near}; it has {has}")
-    needed = ["response", "answer"] if scorer else ["score"]
-    for role in needed if "problem" in names else ["prompt", *needed]:
-        if role not in names:
-            said = f"looked for {', '.join(NAMES[role])}; it has {has}. --column {role}=COLUMN names it"
-            hint = ", or --scorer math grades the responses" if role == "score" else ""
-            raise UserError(f"{path} has no column of the {role}; {said}{hint}")
-    by_role = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
-    for number, row in enumerate(by_role, 1):
-        texts, scores = (each if isinstance(each, list) else [] for each in (row.get("response"), row.get("score")))
-        is_listed = texts and scores and not scorer and all(isinstance(text, str) for text in texts)
-        if is_listed and len(texts) != len(scores):
-            lengths = f"{names['response']!r} has {len(texts)} texts, {names['score']!r} has {len(scores)}"
-            raise UserError(f"{path}, row {number}: {lengths}")
-    return by_role, names, scorer or f"column {names['score']!r}"
+            raise UserError(
+                f"{path} has no column {name!r} (--column {role}={name}){nearest(name, list(rows[0]))}; it has "
+                f"{_listed(rows[0])}"
+            )
+    names = dict(given)
+    for role in ("answer", "response", "extracted", "score", "prompt", "problem", "data"):
+        used = [name for other, name in names.items() if {role, other} != {"prompt", "response"}]  # of messages both
+        name = column_of(rows[0], role, used, 1 if role in ("problem", "data") else 4)
+        if role not in names and name:
+            names[role] = name
+    return names
 
 
-def _texts(row: Row, names: Mapping[str, str], where: str, scorer: str) -> _Answers:
+def _listed(row: Row) -> str:
+    return ", ".join(list(row)[:20]) + (f" and {len(row) - 20} more" if len(row) > 20 else "")
+
+
+def _before_answer(messages: Any) -> Any:
+    """Return the messages before the last of the assistant, which is the answer."""
+    if not isinstance(messages, list):
+        return messages
+    said = [i for i, each in enumerate(messages) if isinstance(each, Mapping) and each.get("role") in _ASSISTANT]
+    return messages[: max(said, default=None)]
+
+
+_IDS = ("id", "idx", "index", "uid", "unique_id", "example_id")  # of problems, or of answers
+
+
+def _told_apart(rows: Sequence[dict[str, Any]], ids: Sequence[Any]) -> bool:
+    """Make problems of the ids, and say if so.
+
+    It is done where texts do not tell problems apart. The ids are those of problems if each has as many answers as most
+    texts have.
+    """
+    texts = [(row.get("data"), _hash(row.get("prompt"))) for row in rows]
+    by_text, by_id = (Counter(Counter(each).values()) for each in (texts, zip(texts, map(str, ids), strict=True)))
+    if "prompt" in rows[0] and (len(by_text) == 1 or [by_text.most_common(1)[0][0]] != list(by_id)):
+        return False
+    for row, id in zip(rows, ids, strict=True):
+        row["problem"] = [id, row.get("prompt")]
+    return True
+
+
+def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _Answers:
     """Return the texts in a row, each with the right answer. A scorer of texts gets that as it is written."""
     value = gold = row["answer"]
     try:
@@ -145,8 +212,8 @@ def _texts(row: Row, names: Mapping[str, str], where: str, scorer: str) -> _Answ
             if fault := solution_fault(gold) or (None if gold else "no answer"):
                 raise ValueError(fault)
     except ValueError as error:
-        raise UserError(f"{where}: {names['answer']!r} is {shortened(value)}: {error}") from None
-    return [(text, gold) for text in texts_of(row["response"], f"{where}: {names['response']!r}")]
+        raise UserError(f"{where}: {names.get('answer', 'answer')!r} is {shortened(value)}: {error}") from None
+    return [(text, gold) for text in texts_of(response, f"{where}: {names.get('response', 'response')!r}")]
 
 
 def texts_of(found: Any, where: str) -> list[str]:
@@ -159,7 +226,7 @@ def texts_of(found: Any, where: str) -> list[str]:
     Raises:
         UserError: no answer can be made out; the message begins with `where` and has what was found.
     """
-    if found is None or found != found:  # NaN is how some tables say nothing
+    if is_missing(found):
         return [""]
     if isinstance(found, str | int | float) and not isinstance(found, bool):
         return [str(found)]
@@ -171,7 +238,7 @@ def texts_of(found: Any, where: str) -> list[str]:
             return [content_of(found["content"], where)]
     parts: list[Any] = [found] if isinstance(found, Mapping) else found if isinstance(found, list) else []
     if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
-        said = [message for message in parts if message["role"] in ("assistant", "model")]
+        said = [message for message in parts if message["role"] in _ASSISTANT]
         if not said:
             raise UserError(f"{where} has no message of the assistant, but {shortened(parts)}; {_EXPECTED}")
         return [content_of(said[-1].get("content"), where)]
@@ -182,28 +249,24 @@ def texts_of(found: Any, where: str) -> list[str]:
     raise UserError(f"{where} is {shortened(found)}; {_EXPECTED}")
 
 
-def _scores(row: Row, names: Mapping[str, str], where: str) -> _Answers:
+def _scores(row: Row, names: Names, where: str, value: Any, read: Any) -> _Answers:
     """Return the scores in a row, 1.0 or 0.0, each with what was read."""
-    scores, read = (each if isinstance(each, list) else [each] for each in (row["score"], row.get("extracted")))
-    if "extracted" not in names:
-        read = [None] * len(scores)
+    scores, name = value if isinstance(value, list) else [value], names.get("score", "score")
+    read = (
+        read if isinstance(read, list) else [read] if len(scores) == 1 or not is_missing(read) else [None] * len(scores)
+    )
+    texts = row.get("response") if names and isinstance(value, list) else None
+    if isinstance(texts, list) and len(texts) != len(scores) and all(isinstance(text, str) for text in texts):
+        raise UserError(f"{where}: {names['response']!r} has {len(texts)} texts, {name!r} has {len(scores)}")
     if len(read) != len(scores):
-        lengths = f"{names['extracted']!r} has {len(read)} values, {names['score']!r} has {len(scores)}"
-        raise UserError(f"{where}: {lengths}")
-    right = [_right(str(value).strip().lower()) for value in scores]
+        raise UserError(f"{where}: {names.get('extracted')!r} has {len(read)} values, {name!r} has {len(scores)}")
+    right = [is_right(value) for value in scores]
     if None in right:
         raise UserError(
-            f"{where}: {names['score']!r} is {shortened(scores[right.index(None)])}; 1 or true (right), or 0, -1 or "
-            "false (wrong), is expected; --scorer math grades the responses"
+            f"{where}: {name!r} is {shortened(scores[right.index(None)])}; 1 or true (right), or 0, -1 or false "
+            "(wrong), is expected; --scorer math grades the responses"
         )
     return list(zip(right, read, strict=True))
-
-
-def _right(said: str) -> float | None:
-    """Read a score: a number as text, such as "1.00", is that number."""
-    with suppress(ValueError):
-        said = str(float(said) + 0.0)  # not -0.0
-    return _RIGHT.get(said)
 
 
 def _hash(problem: Any) -> str:
@@ -212,36 +275,42 @@ def _hash(problem: Any) -> str:
     return Question("", 0, plain, "").id
 
 
-def _even(data: str, problems: Mapping[str, _Answers], say: Callable[[str], None]) -> Mapping[str, _Answers]:
+def _even(data: str, problems: Mapping[str, _Answers], say: Say) -> Mapping[str, _Answers]:
     """Leave out problems with fewer answers than most, and answers beyond that number."""
     sizes = Counter(map(len, problems.values()))
     n = max(sizes, key=lambda size: (size > 0, sizes[size], size))
     kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
     if kept != problems:
-        beyond = sum(max(0, len(answers) - n) for answers in problems.values())
-        gone = f"{len(problems) - len(kept)} of {len(problems)} problems, which have fewer than {n} answers"
-        say(f"{data}: left out {gone}, and {beyond} answers beyond the first {n} of a problem")
+        say(
+            f"{data}: left out {len(problems) - len(kept)} of {len(problems)} problems, which have fewer than {n} "
+            f"answers, and {sum(max(0, len(answers) - n) for answers in problems.values())} answers beyond the first "
+            f"{n} of a problem"
+        )
     return kept
 
 
 def _graded(
-    data: str, problems: Mapping[str, _Answers], scorer: str | None, is_read: bool, asked: Mapping[Any, tuple[Any, Any]]
+    data: str, problems: Mapping[str, _Answers], grader: str, is_text: bool, asked: Sequence[tuple[Any, Any]]
 ) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
-    if scorer:
-        samples = [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat]
-        grades = grader_of(scorer, {}, data)(samples, [Question(data, 0, "", gold) for _, gold in flat])
+    if is_text:
+        grades = grader_of(grader, {}, data)(
+            [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat],
+            [Question(data, 0, "", gold) for _, gold in flat],
+        )
         flat = [(grade.score, grade.answer if grade.status == "ok" else None) for grade in grades]
-    read = [None if text in (None, "", "[INVALID]", "[invalid]") else str(text) for _, text in flat]
-    answers = np.array(read, object).reshape(shape)
+    is_read = is_text or not all(is_missing(text) for _, text in flat)
+    read = [None if is_missing(text) or text in ("", "[INVALID]", "[invalid]") else str(text) for _, text in flat]
+    answers = np.array(read, object).reshape(shape) if is_read else None
     return Graded(
         data=data,
         score=np.array([score for score, _ in flat], np.float64).reshape(shape),
-        answers=answers if is_read else None,
+        answers=answers,
         tokens=None,
         truncated=None,
         parsed=answers != np.array(None) if is_read else None,
         prompt_ids=list(problems),
-        asked=[asked[data, key] for key in problems],
+        asked=asked,
+        scorer=grader,
     )

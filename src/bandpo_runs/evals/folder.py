@@ -131,9 +131,11 @@ def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
     """Read the whole lines of samples.jsonl, in the order of the questions."""
     path, facts = folder / "samples.jsonl", facts or read_facts(folder)
     order, n = list(facts["data"]), facts["sampling"]["n"]
-    rows = {name: data["rows"] for name, data in facts["data"].items()}
-    lines = read_json_lines(path, SampleRow)[0]
-    samples = _by_key(path, lines, lambda s: s.prompt < rows.get(s.data, 0) and s.sample < n)
+    samples = _by_key(
+        path,
+        read_json_lines(path, SampleRow)[0],
+        lambda s: s.data in order and s.prompt < facts["data"][s.data]["rows"] and s.sample < n,
+    )
     return sorted(samples.values(), key=lambda s: (order.index(s.data), s.prompt, s.sample))
 
 
@@ -148,8 +150,9 @@ def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Samp
         sample = Sample(**row)
         twice = sample.key in samples and samples[sample.key].finish != "error"
         if twice or not asked(sample):
-            why = "there twice" if twice else "not asked for"
-            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is {why}")
+            raise UserError(
+                f"{path}, line {number}: corrupt: sample {sample.key} is {'there twice' if twice else 'not asked for'}"
+            )
         samples[sample.key] = sample
     return samples
 
@@ -179,9 +182,11 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         )
     path = grades_path(folder, scorer)
     rows = read_json_lines(path, GradeRow)[0] if path.exists() else []
-    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows}
-    failed = {"score": 0, "answer": None, "status": "error"}
-    grades |= {key: failed for key, sample in samples.items() if sample.finish == "error"}
+    grades = {(row["data"], row["prompt"], row["sample"]): row for row in rows} | {
+        key: {"score": 0, "answer": None, "status": "error"}
+        for key, sample in samples.items()
+        if sample.finish == "error"
+    }
     if missing := len(samples.keys() - grades.keys()):
         raise UserError(
             f"{path}: {missing} of {len(samples)} grades are missing; bandpo score {folder} --scorer {scorer}"
@@ -231,8 +236,11 @@ class Evaluation:
         self.facts = {**facts, "sampling": asdict(sampling), "data": {}, "wall_seconds": 0.0}
         for name in dict.fromkeys(question.data for question in questions):
             own = [question for question in questions if question.data == name]
-            known = {"rows": len(own), "sha256": fingerprint(own)}
-            self.facts["data"][name] = known | facts.get("data", {}).get(name, {})
+            self.facts["data"][name] = {
+                "rows": len(own),
+                "sha256": fingerprint(own),
+                **facts.get("data", {}).get(name, {}),
+            }
         folder.mkdir(parents=True, exist_ok=True)
         self._began, self._drew = time.monotonic(), False
         self._file = Appender(folder / "samples.jsonl", SampleRow)
@@ -244,13 +252,15 @@ class Evaluation:
 
     def _begin_or_go_on(self) -> dict[Key, str]:
         if not self._file.rows:  # without samples nothing binds
-            lines = b"".join(line_of(question.row()) for question in self.questions)
-            write_atomically(self.folder / "prompts.jsonl", lines)
+            write_atomically(
+                self.folder / "prompts.jsonl", b"".join(line_of(question.row()) for question in self.questions)
+            )
         else:
             stored: dict[str, Any] = {**read_facts(self.folder)}
             self._check(stored)
-            lasting = ("started", "command", "wall_seconds", "dtype", "thinking")
-            self.facts |= {key: stored[key] for key in lasting if key in stored}
+            self.facts |= {
+                key: stored[key] for key in ("started", "command", "wall_seconds", "dtype", "thinking") if key in stored
+            }
         known, n = {(question.data, question.prompt) for question in self.questions}, self.sampling.n
         samples = _by_key(self._file.path, self._file.rows, lambda s: s.key[:2] in known and s.sample < n)
         self._write_facts()
@@ -271,8 +281,10 @@ class Evaluation:
         return settings | {f"data.{name}": node["sha256"] for name, node in facts["data"].items()}
 
     def _other(self, *different: tuple[str, Any, Any]) -> UserError:
-        hashes = {key for key, _, _ in different if key == "weights" or key.startswith("data.")}
-        said = [f"other {key}" if key in hashes else f"{key}: {a!r} there, {b!r} now" for key, a, b in different]
+        said = [
+            f"other {key}" if key.startswith(("weights", "data.")) else f"{key}: {a!r} there, {b!r} now"
+            for key, a, b in different
+        ]
         return UserError(
             f"{self.folder} holds an evaluation with other settings ({'; '.join(said)}); repeat it with the same ones "
             "(only n may grow), or choose another folder with -o"

@@ -6,7 +6,7 @@ import contextlib
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +14,116 @@ from bandpo.errors import UserError, nearest
 from bandpo.files import json_line
 
 from ..data.golds import HASHES, read_gold
-from ..data.readers import file_rows
-from ..files.reading import read_json
+from ..data.readers import file_rows, rows_in, whole_json
 
 Row = Mapping[str, Any]
+Say = Callable[[str], None]
+
+# What each column is called, in the order in which names are looked for; capitals and _ do not matter.
+NAMES = {
+    "prompt": (
+        "prompt", "question", "problem", "input", "query", "origin_prompt", "instruction", "messages", "conversation",
+    ),
+    "problem": ("problem_id", "question_id", "prompt_id", "custom_id"),
+    "response": (
+        "response", "responses", "completion", "completions", "output", "outputs", "generation", "generations",
+        "samples", "model_output", "full_model_response", "model_response", "generated_text", "origin_prediction",
+        "code", "prediction", "predictions", "model_answer", "messages", "conversation",
+    ),
+    "answer": (
+        "gts", "gold", "gold_answer", "gt", "ground_truth", "expected_answer", "correct_answer", "reference_answer",
+        "reference", "references", "refr", "target", "answer", "solution",
+    ),
+    "score": ("acc", "correct", "is_correct", "score", "scores", "reward"),
+    "extracted": (
+        "pred", "extracted_answer", "extracted_prediction", "predicted_answer", "prediction", "predictions",
+        "model_answer",
+    ),
+    "data": ("data_source", "dataset"),
+}  # fmt: skip
+# The letters are inspect_ai's: correct, incorrect, no answer.
+_RIGHT: dict[str, float] = {"1.0": 1, "true": 1, "c": 1, "0.0": 0, "-1.0": 0, "false": 0, "i": 0, "n": 0}
 
 
-def rows_of(path: Path) -> list[Row]:
-    """Read the rows of a file of answers.
+def is_missing(value: Any) -> bool:
+    """Tell None, and the NaN of a table, from a value."""
+    return value is None or value != value
+
+
+def is_right(score: Any) -> float | None:
+    """Read a score as 1.0 or 0.0. None for another one. A number as text, such as "1.00", is that number."""
+    text = str(score).strip().lower()
+    with contextlib.suppress(ValueError):
+        text = str(float(text) + 0.0)  # not -0.0
+    return _RIGHT.get(text)
+
+
+def is_clear(value: Any) -> bool:
+    """Tell whether a score, or each in lists of them, is right, wrong or missing."""
+    return all(map(is_clear, value)) if isinstance(value, list) else is_missing(value) or is_right(value) is not None
+
+
+def column_of(row: Row, role: str, used: Collection[str] = (), depth: int = 4) -> str | None:
+    """Find the column of a role by its usual names.
+
+    It may be in an object: "a.b" is field b of column a.
+
+    An object with such a field is no answer itself: of {"completions": [{"model_answer": ...}]} it is the field.
+    """
+    paths, level = list[str](), [("", row)]
+    for _ in range(depth):
+        fields = [(f"{path}{name}", value) for path, inside in level for name, value in inside.items()]
+        names = [re.sub(r"[\W_]", "", path.rpartition(".")[2].lower()) for path, _ in fields]
+        paths += [
+            path
+            for name in NAMES[role]
+            for field, (path, _) in zip(names, fields, strict=True)
+            if field == name.replace("_", "") and path not in used
+        ]
+        firsts = [(path, value[0] if isinstance(value, list) and value else value) for path, value in fields]
+        level = [(f"{path}.", each) for path, each in firsts if isinstance(each, Mapping) and "role" not in each]
+    return next((path for path in paths if not any(each.startswith(f"{path}.") for each in paths)), None)
+
+
+def rows_of(path: Path, say: Say) -> Sequence[Row]:
+    """Read the rows of a file of answers, and `say` where in an object they are.
 
     A log of inspect_ai (.eval, .json) gives its samples, with the name of their task.
 
     Raises:
         UserError: no such file, another ending, or a file that cannot be read.
     """
-    if path.suffix == ".eval":
-        return _zipped(path)
-    if path.suffix == ".json":
-        with contextlib.suppress(UserError):  # no object: an array, or lines, or what the readers of these have to say
-            log = read_json(path, shown=False)
-            if isinstance(log.get("samples"), list) and isinstance(log.get("eval"), dict):
-                return [{"task": log["eval"].get("task"), **sample} for sample in log["samples"]]
-    return list(file_rows(path, str(path), ".eval"))
+    whole = inspect_log(path) if path.suffix == ".eval" else None
+    if path.suffix in (".json", ".jsonl") and path.is_file():
+        whole = whole_json(path)
+    if whole is None:
+        return list(file_rows(path, str(path), ".eval"))
+    try:
+        if isinstance(whole, list):
+            return rows_in(whole)[1]
+        if isinstance(whole.get("samples"), list) and isinstance(whole.get("eval"), dict):
+            return [{"task": whole["eval"].get("task"), **sample} for sample in whole["samples"]]
+        name, rows = rows_in(whole)
+        while not any(column_of(rows[0], role, depth=1) for role in ("prompt", "response")):  # lists of data sets
+            parts = [(row.get("name"), *rows_in(row)) for row in rows]
+            name = f"{name}.{parts[0][1]}"
+            rows = [{"dataset": data, **each} for data, _, part in parts for each in part]
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    say(f"read: the {len(rows):,} objects in {name or path.name!r}")
+    return rows
 
 
-def _zipped(path: Path) -> list[Row]:
+def inspect_log(path: Path, samples: str = r"samples/.*\.json") -> dict[str, Any]:
+    """Read a log of inspect_ai that is an archive, as its JSON form has it. `samples` is a pattern of their names."""
     with contextlib.suppress(ImportError):
         # It comes with inspect_ai, which compresses so, and teaches zipfile to read it.
         import zipfile_zstd  # noqa: F401  # pyright: ignore[reportMissingImports]
     try:
         with zipfile.ZipFile(path) as archive:
-            task = json_line(archive.read("header.json"), f"{path}, header.json")["eval"]["task"]
-            samples = sorted(name for name in archive.namelist() if re.fullmatch(r"samples/.*\.json", name))
-            return [{"task": task, **json_line(archive.read(name), f"{path}, {name}")} for name in samples]
+            names = ["header.json", *sorted(name for name in archive.namelist() if re.fullmatch(samples, name))]
+            header, *rows = [json_line(archive.read(name), f"{path}, {name}") for name in names]
+            return {"eval": header["eval"], "samples": rows}
     except (OSError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(
             f"{path} cannot be read as a log of inspect_ai ({type(error).__name__}: {error}); those of newer releases "
@@ -55,50 +132,57 @@ def _zipped(path: Path) -> list[Row]:
 
 
 def known(
-    path: Path, rows: Sequence[Row], score: str | None, scorer: str | None
-) -> tuple[list[dict[str, Any]], str] | None:
-    """Return the rows of a known form by role (`prompt`, ...), and what graded them. None for another file.
+    path: Path, rows: Sequence[Row], given: Mapping[str, str]
+) -> tuple[str, dict[str, str], list[dict[str, Any]]] | None:
+    """Return the rows of a known form by role. None for another file.
 
-    `score` is the name of the metric that says what is right; a `scorer` needs none, as it grades the responses anew.
+    First come what precedes a metric's name, and the columns of roles, none. A row's `metrics` are (score, what was
+    read) by their names. They grade the same answers.
 
     Raises:
-        UserError: several metrics and no name of one, or a row that is not of the form.
+        UserError: a row that is not of the form, or a column given by its role.
     """
     form = next((form for form, (keys, _) in _FORMS.items() if keys <= rows[0].keys()), None)
     if form is None:
         return None
+    if others := [role for role in given if role != "score"]:
+        raise UserError(f"{path} has the known columns of {form}; --column {others[0]} is for other files")
     try:
-        if scorer:  # of several filters of lm-eval one: the answers are the same
-            rows = [row for row in rows if row.get("filter") == rows[0].get("filter")]
         made = list(_FORMS[form][1](path, rows))
-        metric = None if scorer else _metric(path, next((list(m) for row in made if (m := row["metrics"])), []), score)
-        for row in made:
-            value, read = row.pop("metrics").get(metric, (None, None))
-            row["score"] = _of_share(metric, value, len(row["response"])) if metric and form == "lighteval" else value
-            row["extracted"] = read
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not as {form} writes it ({type(error).__name__}: {error})") from None
-    for row in made if not any(isinstance(row["extracted"], str) for row in made) else ():  # such as likelihoods
-        del row["extracted"]
-    return made, f"{form}'s {metric}"
+    return f"{form}'s ", {}, made
 
 
 _OF_VERL = "reward function"  # its acc, or else its score
 _SUM = "sum of rewards"  # by their weights
 
 
-def _metric(path: Path, metrics: list[str], given: str | None) -> str:
-    """Choose the metric of being right: the one that is named, or the only one."""
-    if not metrics:
-        raise UserError(f"{path}: its samples have no scores; --scorer math grades the responses")
-    if given is not None and given not in metrics:
-        near = nearest(given, metrics)
-        raise UserError(f"{path} has no metric {given!r} (--column score={given}){near}; it has {metrics}")
-    averages = [name for name in metrics if name.startswith("avg@n") or name in (_OF_VERL, _SUM)]
-    likely = averages or [name for name in metrics if _SHARE.match(name)] or metrics
-    if given is None and len(likely) != 1:
-        raise UserError(f"{path} has the metrics {metrics}; --column score=NAME says which of them is being right")
-    return given or likely[0]
+def chosen(path: Path, rows: Sequence[Row], score: str | None, say: Say) -> list[str]:
+    """Choose the `metrics` in rows that say what is right.
+
+    They are the one that `score` names, the total, or all with only right and wrong. None if the rows have none.
+
+    Raises:
+        UserError: no such metric, or several of which none is right or wrong.
+    """
+    metrics = dict.fromkeys(metric for row in rows for metric in row["metrics"])
+    of = {metric: [row["metrics"].get(metric, [None])[0] for row in rows] for metric in metrics}
+    if not of:
+        say(f"graded by math: {path.name} has no scores")
+    named = [name for name in of if score in (name, name.partition(",")[0])]  # with or without a filter
+    if score is not None and not named:
+        raise UserError(
+            f"{path} has no metric {score!r} (--column score={score}){nearest(score, list(of))}; it has {[*of]}"
+        )
+    if named or (named := [name for name in of if name in (_OF_VERL, _SUM)]):
+        return named
+    clear = [name for name, scores in of.items() if is_clear(scores)]
+    if not clear and len(of) > 1:
+        raise UserError(f"{path} has the metrics {[*of]}; --column score=NAME says which of them is being right")
+    if others := [name for name in of if clear and name not in clear]:
+        say(f"not shown, as not all values are 0 or 1: {', '.join(others)}")
+    return clear or list(of)
 
 
 def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -106,17 +190,18 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
     Each number of a row can be chosen. Its questions are told apart by the right answer as well.
     """
-
     for row in rows:
         numbers = {name: _is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"}
-        right = _is_right(row.get("score") if row.get("acc") is None else row["acc"])
         yield {
             "prompt": row["input"],
             "problem": [row["input"], row["gts"]],
             "answer": row["gts"],
             "response": row.get("output"),
             "data": row.get("dataset") or row.get("data_source") or "validation",
-            "metrics": {name: (x, row.get("pred")) for name, x in {_OF_VERL: right, **numbers}.items()},
+            "metrics": {
+                _OF_VERL: (_is_right(row.get("score") if row.get("acc") is None else row["acc"]), row.get("pred")),
+                **{name: (right, row.get("pred")) for name, right in numbers.items()},
+            },
         }
 
 
@@ -184,26 +269,34 @@ _OWN = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filt
 def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read lm-eval's `samples_TASK_TIME.jsonl`. It has a row for each document and filter, with metrics by their names.
 
-    Each filter is another grading of the same answers, and hence a data set.
+    Each filter is another grader of the same answers.
     """
-    several = len({row.get("filter") for row in rows}) > 1
     by_name = re.fullmatch(r"samples_(.+)_\d{4}-\d\d-\d\dT.*", path.stem)
-    task = by_name[1] if by_name else "answers"
     numbers = [key for key, each in rows[0].items() if key not in _OWN and isinstance(each, int | float)]
+    filters = {row.get("filter", "none") for row in rows}
+    answers: dict[tuple[Any, str], dict[str, Any]] = {}
     for row in rows:
         target, kind = row["target"], row.get("filter", "none")
         if isinstance(target, str) and HASHES in target:  # GSM8K's solutions
             target = read_gold(target, HASHES)[0]
         likelihoods = any(not isinstance(text, str) for texts in row["resps"] for text in texts)
-        read = (row.get("filtered_resps") or [None])[0] if kind != "none" else None  # else it is the whole text
-        yield {
+        is_read = kind != "none" and not likelihoods  # else it is the whole text
+        read = (row.get("filtered_resps") or [None])[0] if is_read else None
+        answer = {
             "prompt": row["doc"],
             "problem": [row["doc_id"], row["doc"]],
             "answer": target,
             "response": None if likelihoods else row["resps"][0] if len(row["resps"]) == 1 else row["resps"],
-            "data": f"{task} {kind}" if several else task,
-            "metrics": {name: (row.get(name), read) for name in row.get("metrics") or numbers},
+            "data": by_name[1] if by_name else "answers",
+            "metrics": {},
         }
+        answer = answers.setdefault((row["doc_id"], str(row["resps"])), answer)
+        answer["metrics"] |= {
+            # A list is no score, but what lm-eval's f1 and mcc are computed from: the right choice and the model's.
+            name if filters == {"none"} else f"{name},{kind}": (str(x) if isinstance(x, list) else x, read)
+            for name, x in ((name, row.get(name)) for name in row.get("metrics") or numbers)
+        }
+    yield from answers.values()
 
 
 # lighteval's metric is a number for each problem. Of these it is the share of right responses, which is all that the
@@ -214,14 +307,14 @@ _SHARE = re.compile(r"avg@n(:|$)|(gpqa_)?pass@k:(.*&)?k=1(&|$)")
 def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read details of lighteval 0.10 and later. `doc` was asked, `model_response` came, `metric` has the scores."""
     for row in rows:
-        doc = row["doc"]
+        doc, texts = row["doc"], row["model_response"]["text"]
         gold = doc["gold_index"] if isinstance(doc["gold_index"], list) else [doc["gold_index"]]
         yield {
             "prompt": doc["query"],
             "answer": [doc["choices"][i] for i in gold] or None,
-            "response": row["model_response"]["text"],
+            "response": texts,
             "data": doc["task_name"],
-            "metrics": {name: (value, None) for name, value in row["metric"].items()},
+            "metrics": {name: (_of_share(name, value, len(texts)), None) for name, value in row["metric"].items()},
         }
 
 

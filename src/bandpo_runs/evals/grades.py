@@ -42,13 +42,12 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
         samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
         thinking = thinking_in(facts, samples)
-        for data in facts["data"]:
-            waiting = [sample for sample in samples if sample.data == data and sample.key not in graded]
-            if not waiting:
-                continue
+        waiting = [sample for sample in samples if sample.key not in graded]
+        for data in dict.fromkeys(sample.data for sample in waiting):
             grader = grader_of(scorer, facts["data"][data], data, thinking)
-            for first in range(0, len(waiting), CHUNK):
-                chunk = waiting[first : first + CHUNK]
+            own = [sample for sample in waiting if sample.data == data]
+            for first in range(0, len(own), CHUNK):
+                chunk = own[first : first + CHUNK]
                 grades = zip(chunk, grader(chunk, [questions[sample.key[:2]] for sample in chunk]), strict=True)
                 file.add(*({"data": s.data, "prompt": s.prompt, "sample": s.sample} | vars(g) for s, g in grades))
     return scorer
@@ -88,8 +87,8 @@ def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Litera
 
 
 def _exact(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    scores = exact([s.text for s in samples], answer=[q.answer for q in questions])
-    return [Grade(score, s.text.strip()) for s, score in zip(samples, scores, strict=True)]
+    texts = [sample.text for sample in samples]
+    return list(map(Grade, exact(texts, answer=[q.answer for q in questions]), map(str.strip, texts)))
 
 
 def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
@@ -144,6 +143,7 @@ def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str |
         with contextlib.suppress(ValueError):  # no numbers to compare with, or math-verify is not installed
             found[other] = sum(g.score == 1 for g in grader_of(other, {}, "", thinking)(chosen, questions))
     best = max(found, key=found.__getitem__)
-    hint = f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
     counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())
-    return f"0 of {len(chosen):,} right by {scorer}, {counts}: {hint}"
+    return f"0 of {len(chosen):,} right by {scorer}, {counts}: " + (
+        f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
+    )

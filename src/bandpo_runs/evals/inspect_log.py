@@ -35,24 +35,33 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
         raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
     facts: Mapping[str, Any] = read_facts(folder)
     questions, samples, n = read_questions(folder, facts), read_samples(folder), facts["sampling"]["n"]
-    reducers = ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]
     named = ("temperature", "top_p", "top_k", "max_tokens", "seed")
-    sampling = {name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)}
     began = datetime.fromisoformat(facts.get("started", "1970-01-01T00:00:00+00:00"))
-    times = {"started_at": began, "completed_at": began + timedelta(seconds=facts.get("wall_seconds", 0.0))}
     for graded in read_graded(folder, scorer):
         own = [question for question in questions if question.data == graded.data]
         spec = {
             "created": began, "task": graded.data, "model": facts["model"],
             "dataset": {"name": graded.data, "samples": len(own), "sample_ids": [*range(1, len(own) + 1)]},
-            "config": {"epochs": n, "epochs_reducer": reducers}, "model_generate_config": sampling,
+            "config": {"epochs": n, "epochs_reducer": ["mean", *(f"pass_at_{k}" for k in ks or [n] if k > 1)]},
+            "model_generate_config": {
+                name: value for name in named if (value := facts["sampling"].get(name)) not in (None, -1)
+            },
             "metadata": {"label": facts["label"]},
         }  # fmt: skip
         rows = [_row(s, own[s.prompt], graded, scorer, facts["model"]) for s in samples if s.data == graded.data]
         used = sum(sample.tokens or 0 for sample in samples if sample.data == graded.data)
         usage = {facts["model"]: {"output_tokens": used, "total_tokens": used}} if used else {}
         log = EvalLog.model_validate(
-            {"status": "success", "eval": spec, "samples": rows, "stats": {**times, "model_usage": usage}}
+            {
+                "status": "success",
+                "eval": spec,
+                "samples": rows,
+                "stats": {
+                    "started_at": began,
+                    "completed_at": began + timedelta(seconds=facts.get("wall_seconds", 0.0)),
+                    "model_usage": usage,
+                },
+            }
         )
         recompute_metrics(log)
         path = to / (re.sub(r"[^\w.@+-]+", "-", f"{facts['label']}_{graded.data}") + ".eval")
@@ -62,16 +71,20 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
 
 def _row(sample: Sample, question: Question, graded: Any, scorer: str, model: str) -> dict[str, Any]:
     at, asked = (sample.prompt, sample.sample), question.content
-    text = {"type": "text", "text": sample.text}
-    thoughts = [{"type": "reasoning", "reasoning": sample.reasoning}] if sample.reasoning else []
-    said = {"role": "assistant", "content": [*thoughts, text] if thoughts else sample.text, "source": "generate"}
+    parts = [{"type": "reasoning", "reasoning": sample.reasoning}, {"type": "text", "text": sample.text}]
+    said = {"role": "assistant", "content": parts if sample.reasoning else sample.text, "source": "generate"}
     choice = {"message": said, "stop_reason": _STOPS.get(sample.finish, "unknown")}
     asked_in: Sequence[Any] = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
     usage = None if sample.tokens is None else {"output_tokens": sample.tokens, "total_tokens": sample.tokens}
-    grade = {"value": "C" if graded.score[at] else "I", "answer": graded.answers[at], "explanation": graded.status[at]}
     return {
         "id": sample.prompt + 1, "epoch": sample.sample + 1, "input": asked, "target": question.answer,
-        "messages": [*asked_in, said], "scores": {scorer: grade},
+        "messages": [*asked_in, said],
+        "scores": {
+            scorer: {
+                "value": "C" if graded.score[at] else "I", "answer": graded.answers[at],
+                "explanation": graded.status[at],
+            }
+        },
         "output": {"model": model, "choices": [choice], "error": sample.error, "usage": usage},
         "model_usage": {model: usage} if usage else {},
     }  # fmt: skip

@@ -6,6 +6,8 @@ METHOD under the heading MODEL. Results with the same label are runs of one meth
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +25,14 @@ from .folder import read_facts, read_graded
 
 Columns = Mapping[str, str]  # names of columns by what they hold
 # The columns of the paper's Table 1 in its order, by our names of the data sets and by those in verl's files.
-_PAPER = {"amc23": "AMC2023", "aime24": "AIME2024", "aime25": "AIME2025"}
-_PAPER |= {"aime_amc2023": "AMC2023", "aime_2024": "AIME2024", "aime_2025": "AIME2025"}
+_PAPER = {
+    "amc23": "AMC2023",
+    "aime24": "AIME2024",
+    "aime25": "AIME2025",
+    "aime_amc2023": "AMC2023",
+    "aime_2024": "AIME2024",
+    "aime_2025": "AIME2025",
+}
 
 
 def in_paper(data: str) -> str:
@@ -86,37 +94,37 @@ def split_label(text: str) -> tuple[str | None, Path]:
 def read_results(
     texts: Sequence[str],
     scorer: str | None = None,
-    logs: Iterable[str] = (),
+    logs: Iterable[tuple[str, str]] = (),
     columns: Columns | None = None,
     drop_incomplete: bool = False,
     step: int | None = None,
 ) -> list[Result]:
     """Read results by `read_result`, with the logs of the runs that made their models.
 
-    `logs` are LABEL=PATH, the log of a run; without it the log next to the model is read, if there is one.
+    `logs` are labels, each with the log of its run; without it the log next to the model is read, if there is one.
 
     Raises:
         UserError: nothing there, not finished, not graded, or damaged; or a log of a label that no result has.
     """
-    of_label: dict[str, str] = {}
-    for text in logs:
-        label, _, path = text.partition("=")
-        if not (label and path):
-            raise UserError(f"--log must be LABEL=PATH, got {text!r}")
-        of_label[label] = path
+    of_label = dict(logs)
     results = [read_result(text, scorer, columns, drop_incomplete, step) for text in texts]
     if step is not None and all(result.step is None for result in results):
         raise UserError(f"--step is for logs and dumps of verl, got only {', '.join(texts)}")
-    unnamed = [r for r, text in zip(results, texts, strict=True) if r.step is not None and split_label(text)[0] is None]
+    unnamed = [
+        result
+        for result, text in zip(results, texts, strict=True)
+        if split_label(text)[0] is None and (result.step is not None or result.source.is_dir())
+        if not is_ours(result.source)
+    ]
     if len({(r.label, _home(r)) for r in unnamed}) > len({r.label for r in unnamed}):  # models with the same methods
         results = [replace(r, label=f"{_home(r)} / {r.label}") if r in unnamed else r for r in results]
     labels = dict.fromkeys(result.label for result in results)
     if unused := [label for label in of_label if label not in labels]:
         raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
-    found = [of_label.get(result.label) or _log_of(result.source) for result in results]
     return [
-        r if log is None else replace(r, collapse=read_log(Path(log)).collapse)
-        for r, log in zip(results, found, strict=True)
+        replace(result, collapse=read_log(Path(log)).collapse) if log else result
+        for result in results
+        for log in [of_label.get(result.label) or _log_of(result.source)]
     ]
 
 
@@ -124,32 +132,22 @@ def read_result(
     text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False,
     step: int | None = None,
 ) -> Result:  # fmt: skip
-    """Read "PATH" or "LABEL=PATH". It is an evaluation folder, a file of answers, verl's folder of dumps, or a log.
+    """Read "PATH" or "LABEL=PATH". It is an evaluation folder, a file of answers, a folder of such, or a log.
 
     `scorer` is whose grades of the folder are read, or grades the answers of a file anew; `columns` and
-    `drop_incomplete` are for a file, as for `dumps.read_dump`. `step` is of a log or of dumps; None: the last one.
+    `drop_incomplete` are for files, as for `dumps.read_dump`. `step` is of a log or of dumps; None: the last one.
 
     Raises:
         UserError: nothing there, not finished, not graded, or damaged; the message names the file.
     """
     label, path = split_label(text)
-    file = file_at(path, step)
-    if file is not None and is_log(file):
+    files = files_at(path, step)
+    if files and is_log(files[0]):
         if scorer:
-            raise UserError(f"{file}: a log has no answers that --scorer {scorer} could grade")
-        return _of_log(file, label or repetition(name_of(file))[0], step)
-    if file is not None:
-        from .dumps import read_dump  # with what reads Parquet and what grades, which a folder does not need
-
-        notes: list[str] = []
-        graded, by = read_dump(file, columns, scorer, drop_incomplete=drop_incomplete, say=notes.append)
-        is_step = file.stem.isdecimal() and by.startswith("verl's")
-        if is_step and [each.data for each in graded] == ["validation"]:
-            notes.append("its dump names no data sets, so all problems are one column")
-        return Result(
-            label or repetition(_run_of(file).name if is_step else file.stem)[0], file, graded, by,
-            notes=tuple(notes), step=int(file.stem) if is_step else None,
-        )  # fmt: skip
+            raise UserError(f"{files[0]}: a log has no answers that --scorer {scorer} could grade")
+        return _of_log(files[0], label or repetition(name_of(files[0]))[0], step)
+    if files:
+        return _of_files(path, files, label, scorer, columns, drop_incomplete)
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
     facts = read_facts(path)
@@ -157,6 +155,71 @@ def read_result(
     sampling = {name: value for name, value in sampling.items() if value is not None}  # None was not sent
     label = label or repetition(facts["label"] or path.name)[0]
     return Result(label, path, read_graded(path, scorer), scorer or facts["scorer"], sampling)
+
+
+def _of_files(
+    path: Path, files: Sequence[Path], label: str | None, scorer: str | None, columns: Columns | None, drop: bool
+) -> Result:
+    """Read one file of answers, or a folder of them.
+
+    There a file that does not name its data set is one.
+    """
+    from .dumps import read_dump  # with what reads Parquet and what grades, which a folder does not need
+
+    sets: dict[str, list[Path]] = {}
+    is_folder_each = len({file.parent for file in files}) == len(files)
+    for file in files:
+        at = str((file.parent if is_folder_each else file.with_suffix("")).relative_to(path)) if len(files) > 1 else ""
+        sets.setdefault(re.sub(r"-rs\d+$", "", at), []).append(file)  # NeMo-Skills' output-rs0, ...: more samples
+    notes, graded = list[str](), list[Graded]()
+    for name, same in sets.items():
+        own, _ = read_dump(same, columns, scorer, drop_incomplete=drop, say=notes.append)
+        graded += [replace(each, data=name) if name and each.data == "answers" else each for each in own]
+    counts = Counter((one.data, one.scorer) for one in graded)
+    if max(counts.values()) > 1:
+        raise UserError(f"{path}: several files in it have answers of {max(counts, key=counts.__getitem__)[0]!r}")
+    by = " and ".join(dict.fromkeys(each.scorer for each in graded))
+    is_step = files[0].stem.isdecimal() and (path.is_dir() or by.startswith("verl's"))
+    if is_step and [each.data for each in graded] == ["validation"]:
+        notes.append("its dump names no data sets, so all problems are one column")
+    source = files[0] if is_step else path
+    name = _run_of(source).name if is_step else path.resolve().name if path.is_dir() else path.stem
+    return Result(
+        label or repetition(name)[0], source, graded, by,
+        notes=tuple(dict.fromkeys(notes)), step=int(source.stem) if is_step else None,
+    )  # fmt: skip
+
+
+def apart(results: Sequence[Result]) -> list[list[Result]]:
+    """Part results by who graded them, where one has several grades.
+
+    Grades of the same answers are no more answers. Data sets that nobody else graded are in every part.
+    """
+    of: dict[str, set[str]] = {}  # by grader of the same answers: data sets
+    for graded in (result.graded for result in results):
+        if len({each.data for each in graded}) < len(graded):
+            for each in graded:
+                of.setdefault(each.scorer, set()).add(each.data)
+    others = set[str]().union(*of.values())
+    parts: list[list[Result]] = []
+    for scorer, data in of.items():
+        part = list[Result]()
+        for result in results:
+            graded = [
+                each
+                for each in result.graded
+                if each.scorer == scorer or (each.scorer not in of and each.data not in others - data)
+            ]
+            if graded or result.logged:
+                by = " and ".join(dict.fromkeys(each.scorer for each in graded))
+                part.append(replace(result, graded=graded, scorer=by or result.scorer))
+        parts.append(part)
+    return parts or [list(results)]
+
+
+def is_ours(source: Path) -> bool:
+    """Tell a folder of bandpo eval."""
+    return (source / "eval.json").is_file()
 
 
 def _home(result: Result) -> Path:
@@ -172,23 +235,51 @@ def _run_of(dump: Path) -> Path:
     return folder.parent if folder.name == "validation" else folder
 
 
-def file_at(path: Path, step: int | None = None) -> Path | None:
-    """Find the file to read at a path. It is a file, verl's dump of a step, or the log of a run.
+# What lm-eval, lighteval and inspect_ai write into a folder of one model's; then what others do.
+_OF_ONE_MODEL = ("samples_*.jsonl", "details_*.parquet", "*.eval")
+_WRITTEN = (*_OF_ONE_MODEL, "*.jsonl", "*.parquet", "*.csv", "*.json")
+_RUN = re.compile(r"\d{4}-\d\d-\d\dT[\d.:+-]+|_\w{22}(?=\.eval$)")  # its time, and inspect_ai's id of it
 
-    None for an evaluation folder, or if there is nothing.
+
+def _model_of(file: Path) -> str:
+    """Return what tells the results of a model from those of another. inspect_ai writes all into one folder."""
+    if file.suffix != ".eval":
+        return _RUN.sub("", str(file.parent))
+    from .formats import inspect_log
+
+    return str(inspect_log(file, "")["eval"].get("model"))
+
+
+def files_at(path: Path, step: int | None = None) -> list[Path]:
+    """List the files to read at a path.
+
+    It is a file, verl's folder of dumps, of which one step is read, a run with its log, or a folder of answers. Of each
+    task that a harness ran several times it is the last run. None for an evaluation folder, or if there is nothing.
 
     Raises:
-        UserError: no dump of this step in the folder.
+        UserError: no dump of this step in the folder, or results of several models.
     """
     if not path.is_dir():
-        return path if files_of(path) else None
-    if (path / "eval.json").exists():
-        return None
+        return [path] if files_of(path) else []
+    if is_ours(path):
+        return []
     dumps: dict[float, Path] = {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}
     if dumps:
-        return dumps[_chosen(path, dumps, step)]
-    logs = [log for log in logs_at(path).values() if files_of(log) and is_log(log)]
-    return logs[0] if len(logs) == 1 else None
+        return [dumps[_chosen(path, dumps, step)]]
+    if logs := [log for log in logs_at(path).values() if files_of(log) and is_log(log)]:
+        return logs if len(logs) == 1 else []
+    below = {file.parent for file in path.rglob("*.jsonl") if file.stem.isdecimal()}
+    if len(below) == 1:
+        return files_at(below.pop(), step)
+    for kind in _WRITTEN:
+        files = [file for file in path.rglob(kind) if not (file.parent / "eval.json").exists()]
+        files.sort(key=lambda file: (_RUN.findall(str(file)), file))
+        models = sorted(set(map(_model_of, files))) if kind in _OF_ONE_MODEL else []
+        if len(models) > 1:
+            raise UserError(f"{path} holds the results of several models, {', '.join(models)}; one is expected")
+        if files:
+            return sorted({_RUN.sub("", str(file)): file for file in files}.values())
+    return []
 
 
 def _chosen(path: Path, steps: Iterable[float], step: int | None) -> float:
@@ -224,16 +315,22 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
         if not 0 <= (value := log.at[at][name]) <= 1:
             raise UserError(f"{path}, step {at}: {name} is {value:g}; a share of right answers, 0 to 1, is expected")
         sets.setdefault(data, {"mean": {}, "best": {}, "worst": {}})[kind][int(n)] = value
-    logged = tuple(Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items())
-    collapse = Curves(**by_step(log.rows)).collapse
-    scorer = "the run's reward function"
-    return Result(label, path, [], scorer, collapse=collapse, notes=tuple(log.notes), logged=logged, step=at)
+    return Result(
+        label,
+        path,
+        [],
+        "the run's reward function",
+        collapse=Curves(**by_step(log.rows)).collapse,
+        notes=tuple(log.notes),
+        logged=tuple(Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items()),
+        step=at,
+    )
 
 
 def _log_of(source: Path) -> Path | None:
     """Find the log of the run that made a folder's model. It lies with the model or up to two folders above."""
-    model = Path(read_facts(source)["model"]) if source.is_dir() else source
-    folders = (model.resolve(), *model.resolve().parents[:2]) if model.is_dir() else ()
+    model = Path(read_facts(source)["model"]) if is_ours(source) else None
+    folders = (model.resolve(), *model.resolve().parents[:2]) if model and model.is_dir() else ()
     return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
 
 

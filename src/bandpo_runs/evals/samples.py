@@ -75,8 +75,8 @@ class Sample:
 
 def seed_of(seed: int, question: Question, sample: int) -> int:
     """Return the seed of one sample, in [0, 2^31). It is the same whatever else is evaluated."""
-    text = f"{seed} {question.id}".encode()
-    return (int.from_bytes(hashlib.sha256(text).digest()[:8], "big") + sample) % 2**31
+    digest = hashlib.sha256(f"{seed} {question.id}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") + sample) % 2**31
 
 
 def content_of(content: Any, where: str) -> str:

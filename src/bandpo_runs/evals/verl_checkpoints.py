@@ -42,8 +42,8 @@ def find_actor(folder: Path) -> tuple[str, str, str] | None:
     if step is None:
         return str(actor), at.name, at.name
     project, run, number = step.parent.parent.name, step.parent.name, step.name.removeprefix("global_step_")
-    of_all_seeds = re.sub(r"-seed\d+$", "", run)  # in a table they are runs of one method
-    return str(actor), f"{project}/{run}-{number}", f"{project} / {of_all_seeds}, step {number}"
+    label = re.sub(r"-seed\d+$", "", run)  # in a table they are runs of one method
+    return str(actor), f"{project}/{run}-{number}", f"{project} / {label}, step {number}"
 
 
 def _newest(run: Path) -> Path | None:
@@ -54,8 +54,11 @@ def _newest(run: Path) -> Path | None:
     last = run / "latest_checkpointed_iteration.txt"  # verl writes it after a step
     said = last.read_text(errors="replace").strip() if last.is_file() else None
     step = said if said in steps else steps[-1]
-    why = "" if step == said else f"; {last.name} is missing or names another, so verl may not have finished it"
-    console.print(f"step {step} is the newest of {len(steps)} in {run}{why}", soft_wrap=True)
+    console.print(
+        f"step {step} is the newest of {len(steps)} in {run}"
+        + ("" if step == said else f"; {last.name} is missing or names another, so verl may not have finished it"),
+        soft_wrap=True,
+    )
     return found[step]
 
 
@@ -79,9 +82,9 @@ def whole_weights(model: str) -> str:
     sums = "\n".join(f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist())
     if not mark.is_file() or mark.read_text() != sums:
         if importlib.util.find_spec("verl") is None:
-            cure = "this command again" if lora else shlex.join([*_MERGER, model, "--target_dir", str(own)])
             raise UserError(
-                f"{actor} has its weights in parts, and verl is not installed here. Where it is, run {cure}"
+                f"{actor} has its weights in parts, and verl is not installed here. Where it is, run "
+                + ("this command again" if lora else shlex.join([*_MERGER, model, "--target_dir", str(own)]))
             )
         with locked(actor / ".merge.lock", waiting=console.print):
             if not mark.is_file() or mark.read_text() != sums:
@@ -100,8 +103,10 @@ def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
     try:
         done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise UserError(f"verl's merger ended with code {done.returncode}: {last}; by {shlex.join(command)}")
+            raise UserError(
+                f"verl's merger ended with code {done.returncode}: "
+                f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}; by {shlex.join(command)}"
+            )
         if (adapter := new / "lora_adapter").is_dir():  # beside the weights of the base
             from transformers import AutoModelForCausalLM
 

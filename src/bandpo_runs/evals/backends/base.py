@@ -54,8 +54,10 @@ def weights_of(model: str) -> str | None:
 
 
 def cannot_load(model: str, error: Exception) -> UserError:
-    folder = "" if Path(model).is_dir() else " (this folder does not exist)"
-    return UserError(f"model {model!r}{folder} cannot be loaded: {' '.join(str(error).split())}")
+    return UserError(
+        f"model {model!r}{'' if Path(model).is_dir() else ' (this folder does not exist)'} cannot be loaded: "
+        f"{' '.join(str(error).split())}"
+    )
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:

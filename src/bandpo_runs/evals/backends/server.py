@@ -48,8 +48,10 @@ class Server:
 
     def __post_init__(self) -> None:
         if name := next((name for name in SETTINGS if self.body.get(name) is not None), None):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"--body cannot set {name}, got {self.body[name]!r}; {option} does, and null leaves it out")
+            raise UserError(
+                f"--body cannot set {name}, got {self.body[name]!r}; --{name.replace('_', '-')} does, and null leaves "
+                "it out"
+            )
         self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server asks for none
         self._answered = False
@@ -159,12 +161,11 @@ def read_reply(content: bytes) -> Drawn:
         message, end = choice.get("message"), choice.get("finish_reason")
         if end in ("error", "abort"):  # of a server that broke off
             raise ValueError(end)
-        said = choice["text"] if message is None else message.get("content")
         # vLLM, OpenRouter and Ollama call it reasoning, DeepSeek, SGLang and llama.cpp reasoning_content.
         thoughts = [message.get(name) for name in ("reasoning", "reasoning_content")] if message else []
         tokens = (body.get("usage") or {}).get("completion_tokens")
         return Drawn(
-            content_of(said, "the reply"),
+            content_of(choice["text"] if message is None else message.get("content"), "the reply"),
             tokens if type(tokens) is int and 0 <= tokens < 2**31 else None,
             end if end in ("length", "content_filter") else "stop",
             next((thought for thought in thoughts if thought and isinstance(thought, str)), None),

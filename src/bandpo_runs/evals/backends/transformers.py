@@ -34,11 +34,14 @@ class Transformers:
         self.path = model if isinstance(model, str) else "the model"
         if isinstance(model, str):
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            dtype = torch.float32 if device == "cpu" else "auto"  # half precision is slower there
             try:
                 check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-                loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=False)
+                loaded: Any = AutoModelForCausalLM.from_pretrained(
+                    model,
+                    dtype=torch.float32 if device == "cpu" else "auto",  # half precision is slower there
+                    trust_remote_code=False,
+                )
                 model = loaded.to(device)
                 if broken := not_finite(model.named_parameters()):
                     raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
@@ -77,37 +80,43 @@ class Transformers:
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:
         prompts = [token_ids(self.tokenizer, request.content, self.path) for request in requests]
         longest = max(map(len, prompts))
-        ids = torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
         config = self._config.__class__(**{**self._config.to_diff_dict(), "max_new_tokens": sampling.max_tokens})
+        choice = choice_of([request.seed for request in requests], sampling)
         kept, self.model.generation_config = self.model.generation_config, config
         try:
-            choice = choice_of([request.seed for request in requests], sampling)
-            out = self.model.generate(input_ids=ids, attention_mask=mask, logits_processor=choice)
+            out = self.model.generate(
+                input_ids=torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=self.device),
+                attention_mask=torch.tensor(
+                    [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device
+                ),
+                logits_processor=choice,
+            )
         finally:
             self.model.generation_config = kept
         return [self._drawn(row) for row in out[:, longest:].tolist()]
 
     def _drawn(self, row: list[int]) -> Drawn:
         end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
-        text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
-        return Drawn(text, len(row[:end]), "length" if end is None else "stop")
+        return Drawn(
+            self.tokenizer.decode(row[:end], skip_special_tokens=True),
+            len(row[:end]),
+            "length" if end is None else "stop",
+        )
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
     """Return the logits processors of a batch. They make the drawn token the most probable."""
     from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    steps: list[Any] = []
+    steps = LogitsProcessorList()
     if sampling.temperature > 0:
-        if sampling.temperature != 1:
-            steps.append(TemperatureLogitsWarper(float(sampling.temperature)))
+        steps.append(TemperatureLogitsWarper(float(sampling.temperature)))
         if sampling.top_k != -1:
             steps.append(TopKLogitsWarper(sampling.top_k))
         if sampling.top_p < 1:
             steps.append(TopPLogitsWarper(sampling.top_p))
         steps.append(SeededChoice(seeds))
-    return LogitsProcessorList(steps)
+    return steps
 
 
 class SeededChoice:

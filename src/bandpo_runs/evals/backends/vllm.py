@@ -43,18 +43,19 @@ class VLLM:
                         raise UserError(
                             f"prompt {request.key} has {len(ids)} tokens, the model's context only {context}"
                         )
-                    fields = {**vars(sampling), "n": 1, "seed": request.seed}  # its own names
-                    name = str(request.key)
-                    engine.add_request(name, TokensPrompt(prompt_token_ids=ids), SamplingParams(**fields))
-                    running[name] = request
+                    engine.add_request(
+                        str(request.key),
+                        TokensPrompt(prompt_token_ids=ids),
+                        SamplingParams(**{**vars(sampling), "n": 1, "seed": request.seed}),  # its own names
+                    )
+                    running[str(request.key)] = request
                 if not running:
                     return
                 for result in engine.step():
                     if result.finished:
                         (answer,) = result.outputs
                         finish = "length" if answer.finish_reason == "length" else "stop"
-                        request = running.pop(result.request_id)
-                        yield request, Drawn(answer.text, len(answer.token_ids), finish)
+                        yield running.pop(result.request_id), Drawn(answer.text, len(answer.token_ids), finish)
         finally:
             if running:
                 engine.abort_request(list(running))
