@@ -1,5 +1,7 @@
 """Run what the README, the pages of docs/ and the notebook give their readers to run, in the order of the text.
 
+A block marked diff changes a Python script of the reader's: what runs is the script after it.
+
     readme.py line main|test    print the line that runs the main job, or the tests
     readme.py readme            run the main line and the README's blocks marked sh or python
     readme.py run               the same of every page, and the notebook
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.ipynb"))]
 SHORTER = {
     "bandpo lab": " --rounds 3 --seeds 1",
-    "&& bandpo train": " rounds=2",
+    "&& bandpo train": " rounds=2 data.eval_size=16",  # of 400 questions, each of three evaluations takes as a round
     "bandpo train recipes/lab/band-kl.yaml": " rounds=2",
 }
 # What a command or a block begins with, and why it is not run.
@@ -52,13 +54,24 @@ _SHELL = r"import subprocess; subprocess.run(r'''\1''', shell=True, check=True)"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of every fenced block that is to be run, also within a list; all cells of a notebook are one."""
+    """(language, text) of every fenced block that is to be run, also within a list; all cells of a notebook are one.
+
+    A diff is the script after it.
+    """
     if page.suffix == ".ipynb":
         cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
         code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
         return [("python", re.sub("^!(.*)", _SHELL, code, flags=re.MULTILINE))]
-    found = re.findall(r"^( *)```(sh|python)\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [(language, re.sub(f"^{indent}", "", text, flags=re.MULTILINE)) for indent, language, text in found]
+    page_text, out = page.read_text(encoding="utf-8"), []
+    for indent, language, text in re.findall(r"^( *)```(sh|python|diff)\n(.*?)^ *```$", page_text, re.M | re.S):
+        text = re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
+        out.append(("python", side(text, "+")) if language == "diff" else (language, text))
+    return out
+
+
+def side(diff: str, sign: str) -> str:
+    """The script before a diff (sign "-") or after it ("+")."""
+    return "".join(line[1:] for line in diff.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
 def commands(block: str) -> list[str]:
@@ -111,11 +124,20 @@ def _python(before: str, text: str) -> str:
     # The blocks before run again, in silence, so that an error is in this one.
     quiet = f"import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({before!r}, globals())\n"
     out = _run([sys.executable, "-W", "ignore::FutureWarning", "-c", quiet + text], text)
-    if "clip/" in text.splitlines()[-1] or "high_fraction" in text.splitlines()[-1]:
+    last = text.splitlines()[-1]
+    if "clip/" in last or "high_fraction" in last:
         # Examples of training end by printing the share of clipped tokens; where no rule acts that is 0.
-        rate = float(out.split()[-1])
-        assert 0 < rate < 1, f"the clip rate that the block prints must be above 0, got {rate}"
+        check_rate(float(out.split()[-1]))
+    elif last.startswith("BandPOTrainer("):
+        folder = re.search(r'GRPOConfig\("(.+?)"', text)[1]
+        rows = (ROOT / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        check_rate(json.loads(rows[-1])["bandpo/clip/high_fraction"])
     return before + text
+
+
+def check_rate(rate: float) -> None:
+    """Check that a rule acted."""
+    assert 0 < rate < 1, f"the clip rate of the block must be above 0, got {rate}"
 
 
 def _shorter(command: str) -> str:

@@ -20,13 +20,16 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bandpo import Band, Clip
 from bandpo_runs import demo
-from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
+from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.reports.charts import DASHES
 from bandpo_runs.reports.templates import DARK, LIGHT
 
 HERE = Path(__file__).parent
 RULES = {"GRPO": Clip(0.2, 0.2), "Band-KL": Band("kl", 0.05)}
 ROWS = HERE.parent / "benchmarks" / "demo.csv"
+sys.path.append(str(ROWS.parent))
+from csv_rows import read_rows, write_rows  # noqa: E402
+
 SEEDS, USES = range(32), 8  # the defaults of `bandpo demo`
 AT = 0.01
 PAPERS = {"light": ("#1f2328", "#8c959f", LIGHT), "dark": ("#e6edf3", "#8b949e", DARK)}
