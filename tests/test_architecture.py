@@ -72,7 +72,8 @@ def test_public_paths_hand_on_their_names():
         "bandpo_runs.toy": "SCENES SYMBOLS fresh_model prompts reward tokenizer warm_start",
         "bandpo.explain": "explain",
         "bandpo.doctor": "Finding",
-        "bandpo.rewards": "compute_score compute_score_dapo_strict dapo_strict exact last_number math_reward",
+        "bandpo.rewards": "compute_score compute_score_dapo compute_score_dapo_strict dapo dapo_strict exact "
+        "last_number math_reward",
         "bandpo_runs.cli": "main",
         "bandpo_runs.data": "evaluation_set prepare rows_and_reward",
         "bandpo_runs.evals": "Sampling evaluate grade_folder",

@@ -13,7 +13,9 @@ from typer import TyperException
 
 from bandpo_runs.cli.app import app, get_command
 from bandpo_runs.cli.training import demo as command_demo
+from bandpo_runs.statistics.intervals import clustered_error
 from bandpo_runs.training import preflight
+from benchmarks.csv_rows import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,37 @@ def test_a_block_is_found_wherever_it_stands(readme, tmp_path):
     (shell, first), (python, second) = readme.blocks(page)
     assert (shell, python, second) == ("sh", "python", "if x:\n    y\n")
     assert readme.commands(first) == ["a --b c"]
+
+
+def test_of_a_diff_the_script_after_it_runs_and_its_rule_must_act(readme, tmp_path, monkeypatch):
+    """README's one is of a script of TRL's."""
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    out = tmp_path / "runs"
+    out.mkdir()
+    page = tmp_path / "page.md"
+    page.write_text(
+        f"```diff\n-from a import GRPOTrainer\n+class BandPOTrainer(str): pass\n+def GRPOConfig(path): pass\n"
+        f' GRPOConfig("{out}")\n-GRPOTrainer()\n+BandPOTrainer()\n```\n',
+        encoding="utf-8",
+    )
+    ((language, text),) = readme.blocks(page)
+    assert language == "python"
+    assert text.endswith(f'GRPOConfig("{out}")\nBandPOTrainer()\n')
+    rows = out / "metrics.jsonl"
+    rows.write_text('{"step": 4}\n{"bandpo/clip/high_fraction": 0.1}\n', encoding="utf-8")
+    assert readme._python("x = 1\n", text) == f"x = 1\n{text}"
+    rows.write_text('{"bandpo/clip/high_fraction": 0.0}\n', encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"must be above 0, got 0\.0"):
+        readme._python("", text)
+
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    before, after = readme.side(diff, "-"), readme.side(diff, "+")
+    compile(before, "TRL's script", "exec")
+    assert ("bandpo." in before, "BandPO" in before, "GRPOTrainer" in after) == (False, False, False)
+    assert after.splitlines()[-1].startswith("BandPOTrainer(")
+    assert after in [text for _, text in readme.blocks(ROOT / "README.md")]
+    assert "steps_per_generation" not in before
+    assert "steps_per_generation=4,  # 1, TRL's default: clipping has no effect" in after
 
 
 def test_commands_in_the_text_are_taken_by_the_command_line(readme):
@@ -133,16 +166,36 @@ def test_the_readme_and_the_page_on_training_are_short():
     assert len((ROOT / "docs" / "train.md").read_text(encoding="utf-8").split()) <= 700
 
 
-def test_both_pages_say_the_same_of_the_first_training(readme):
-    """They begin with the line that CI runs, shortened."""
+def test_both_pages_say_of_the_first_training_what_its_rows_say(readme):
+    """They begin with the line that CI runs, shortened. What they show is seed 0."""
+    rows = read_rows(ROOT / "research" / "measurements" / "smollm2_largest.csv")
+    first, count = rows[0], int(rows[0]["questions"])
+    right = [int(first[name]) for name in ("right_before", "right_after")]
+    shares = [clustered_error([1.0] * n + [0.0] * (count - n)) for n in right]
+    before, after = (
+        f"{100 * share.value:.1f} % [{', '.join(f'{100 * x:.1f}' for x in share.interval(low=0.0, high=1.0))}]"
+        for share in shares
+    )
+    result = (
+        f"Right on {count} held-out questions: {before} before, {after} after: +{(right[1] - right[0]) / 4:.1f} points"
+    )
+    assert [row["seed"] for row in rows] == ["0", "1", "2"]
+    log = (ROOT / "research" / "log.md").read_text(encoding="utf-8")
+    for name in "right_before", "right_after":
+        *some, last = (f"{100 * int(row[name]) / count:.1f}" for row in rows)
+        assert f"{', '.join(some)} and {last} %" in log
+    low, high = (f"{100 * limit(float(row['clipped']) for row in rows):.1f}".lstrip("0") for limit in (min, max))
+    assert f"Band-KL clipped {low} to {high} % of the tokens" in log
+    (minutes,) = re.findall(r"7\.1 to ([\d.]+) minutes each", log)  # with loading
+    assert 60 * float(minutes) > max(float(row["seconds_after_loading"]) for row in rows)
     main = readme.line("main")
-    assert readme._shorter(main) == f"{main} rounds=2"
+    assert readme._shorter(main) == f"{main} rounds=2 data.eval_size=16"
     assert readme._shorter("bandpo train") == "bandpo train"
     for page in "README.md", "docs/train.md":
         text = (ROOT / page).read_text(encoding="utf-8")
         assert f"```sh\n{main}\n```" in text
-        assert "Right on 400 held-out questions: 17.0 % [13.5, 20.9] before, 98.8 % [97.3, 99.7] after" in text
-        assert "7.5 minutes on two cores" in text
+        assert result in text
+        assert f"{minutes} minutes on two cores" in text
     assert f"{90 * 89 * 88:,} such questions" in text  # three different numbers from 10 to 99
 
 

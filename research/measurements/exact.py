@@ -24,8 +24,9 @@ from bandpo import Band, group_advantages, policy_loss
 from bandpo.band import divergence_at
 from bandpo.losses import token_logps
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training.models import locate
+from benchmarks.csv_rows import write_rows
 from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20

@@ -36,9 +36,10 @@ from scipy import stats
 
 from bandpo.losses import method
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
+from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.training.on_trl import run
 from bandpo_runs.training.side_by_side import plan
+from benchmarks.csv_rows import read_rows, write_rows
 from research.fast_lab import Row, train
 
 CSV, TIMES, PAIRS = (

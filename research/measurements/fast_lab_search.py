@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bandpo_runs import toy
-from bandpo_runs.provenance import hardware, read_rows, source_commit, versions, write_rows
+from bandpo_runs.provenance import hardware, source_commit, versions
+from benchmarks.csv_rows import read_rows, write_rows
 from research.fast_lab import train
 from research.lab_settings import Settings
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
 from bandpo_runs.toy import ANSWER, BASE, prompts, tokenizer, warm_start
+from benchmarks.csv_rows import write_rows
 from research.lab_settings import Settings
 
 CSV = Path(__file__).with_suffix(".csv")

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from bandpo_runs.data import leaks
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from benchmarks.csv_rows import write_rows
 
 EVALUATION = ("aime24", "amc23")
 TRAINING = (

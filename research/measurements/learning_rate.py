@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from benchmarks.csv_rows import write_rows
 from research.measurements.reuse_rates import PUBLISHED, shares
 from research.report.rows import judged
 from research.statistics import bootstrap

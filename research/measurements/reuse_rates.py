@@ -17,7 +17,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bandpo_runs.provenance import read_rows, source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from benchmarks.csv_rows import read_rows, write_rows
 from research.report.rows import Kept, kept, scene_name
 from research.worlds import Learner, reference, train
 

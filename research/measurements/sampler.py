@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import write_rows
+from benchmarks.csv_rows import write_rows
 from research.bench import read_contest
 from research.worlds import Learner, make_world, reference, scene
 from research.worlds.rounds import Trace

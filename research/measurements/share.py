@@ -16,8 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bandpo import Band, policy_loss
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training.models import locate
+from benchmarks.csv_rows import write_rows
 
 ROWS, PROMPT, COMPLETION = 32, 32, 16
 

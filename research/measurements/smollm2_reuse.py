@@ -32,11 +32,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo_runs.config.recipe import load
 from bandpo_runs.data.rows import rows_and_reward
-from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.processes import workers
 from bandpo_runs.training.shared_prompts import sample
+from benchmarks.csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"

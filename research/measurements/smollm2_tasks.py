@@ -23,10 +23,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.rewards.functions import last_number
 from bandpo_runs.data.readers import reasoning_gym_items
-from bandpo_runs.provenance import hardware, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.intervals import clustered_error
 from bandpo_runs.training.models import SMOLLM2, locate
 from bandpo_runs.training.shared_prompts import sample
+from benchmarks.csv_rows import write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"

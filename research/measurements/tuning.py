@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import source_commit, write_rows
+from bandpo_runs.provenance import source_commit
+from benchmarks.csv_rows import write_rows
 from research.bench import read_contest
 from research.bench.cells import cell, settings_of
 from research.bench.contest import Contest, learner_of

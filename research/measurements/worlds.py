@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from bandpo import Band, ByProbability, BySign, Clip
-from bandpo_runs.provenance import hardware, read_rows, source_commit, write_rows
+from bandpo_runs.provenance import hardware, source_commit
+from benchmarks.csv_rows import read_rows, write_rows
 from research.worlds import Learner, train
 
 CSV = Path(__file__).with_suffix(".csv")

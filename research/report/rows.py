@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.provenance import read_rows
+from benchmarks.csv_rows import read_rows
 from research.bench.cells import cell, cell_of
 from research.bench.labs import is_lab, lab_of
 from research.statistics import Estimate, bootstrap, extinction_rate, swap_test

@@ -9,7 +9,7 @@ import pytest
 import recipe
 from scripts import ROOT, load
 
-from bandpo_runs.provenance import read_rows as rows
+from benchmarks.csv_rows import read_rows as rows
 
 
 def kit(out, *arguments):

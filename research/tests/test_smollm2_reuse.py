@@ -17,8 +17,8 @@ from scripts import ROOT
 
 from bandpo import doctor
 from bandpo_runs import toy
-from bandpo_runs.provenance import read_rows, write_rows
 from bandpo_runs.statistics.intervals import training_runs
+from benchmarks.csv_rows import read_rows, write_rows
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import chosen, left, task_of
 

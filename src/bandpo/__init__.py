@@ -32,6 +32,10 @@ _PARTS = {
     ),
 }  # fmt: skip
 _NAMES = {name: part for part, names in _PARTS.items() for name in names}
+_ELSEWHERE = {
+    **{name: f"from bandpo.integrations.trl import {name}" for name in ("BandPOTrainer", "BandPOConfig")},
+    **{name: f"import bandpo.integrations.{name}" for name in ("trl", "verl")},
+}
 _CORE = ("numerics", "bounds", "band", "trust_regions", "losses")
 __all__ = list(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -46,9 +50,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
     def __getattr__(name: str) -> Any:
         if name in _CORE:
             return import_module(f"{__name__}.{name}")
-        if name in ("BandPOTrainer", "BandPOConfig"):  # `hasattr` is False; `from bandpo import` asks by a function
+        if name in _ELSEWHERE:  # `hasattr` is False; `from bandpo import` asks by a function
             asks = sys._getframe(1).f_code.co_name == "_handle_fromlist"
-            raise (ImportError if asks else AttributeError)(f"use: from bandpo.integrations.trl import {name}")
+            raise (ImportError if asks else AttributeError)(f"use: {_ELSEWHERE[name]}")
         if name not in _NAMES:
             places = "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {places}")

@@ -11,6 +11,7 @@ MORE = (
     "at two to eight uses GRPO's clip ended 0.008 to 0.043 below no clip, Band-KL 0.05 level with it to 0.011 above; "
     "SmolLM2-135M at eight uses ended below no clip under both"
 )
+_DECIMALS = {2: "two", 3: "three", 4: "four"}
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # What ONCE tells of, and its percent: of all tokens beyond a limit, and of those that lose their gradient, as most
 # trainers log. What is no more than it is called few; that limit is ours.
@@ -19,7 +20,7 @@ _MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's conf
 
 
 def clip_in_words(
-    percent: float, seen: str, farthest: float | None = None, *, cut: bool = False
+    percent: float, seen: str, farthest: float | None = None, *, cut: bool = False, decimals: int | None = None
 ) -> tuple[Literal["ok", "warning", "problem"], str, str]:
     """Say what a share of clipped tokens means for a run.
 
@@ -31,11 +32,15 @@ def clip_in_words(
         seen: where, such as "in 96 steps".
         farthest: the largest log-ratio of a token, without its sign; None: not known.
         cut: see `percent`.
+        decimals: of a share in a log that rounds; None: not rounded.
     """
-    if percent > 0:
+    half = 0.0 if decimals is None else 50 / 10**decimals  # of the last decimal, in percent
+    if percent > 0 or (half and farthest is None):
         by, few = _AT_ONE_USE[cut]
-        share, once = float(f"{percent:.2g}"), ONCE.format(by)
-        seen = f"The rule clipped {'' if cut else 'at most '}{share:g} % of tokens {seen}"
+        share, once = float(f"{percent if percent > half else percent + half:.2g}"), ONCE.format(by)
+        about = "below " if percent <= half else "" if cut else "at most "
+        rounded = f" (the log has {_DECIMALS.get(decimals, decimals)} decimals)" if decimals is not None else ""
+        seen = f"The rule clipped {about}{share:g} % of tokens{rounded} {seen}"
         if share <= few:
             what = f"{seen}, so it can hardly matter: without a clip this run would have been nearly the same"
             cure = (

@@ -102,7 +102,7 @@ def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:
         if depth > _DEPTH:
             raise UserError(f"{where}: {_TOO_DEEP}")
         for each in (*value, *value.values()) if isinstance(value, dict) else value:
-            if type(each) is not float:  # most of a long log
+            if type(each) is not float and (shown or type(each) is not str):  # most of a long log
                 _plain(each, where, shown, depth + 1)
     elif isinstance(value, int) and abs(value) >= 10**300:
         raise UserError(f"{where}: corrupt: it holds an integer of more than 300 digits")

@@ -54,26 +54,30 @@ class Scene:
 
 
 def _scene(p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any) -> Scene:
-    common = {
-        "max_completion_length": MAX_COMPLETION,
-        "loss_type": "dapo",
-        "lr_scheduler_type": "constant",
-        "activation_checkpointing": False,
-        "use_cpu": True,
-        "bf16": False,
-        "per_device_train_batch_size": 64,
-        "logging_steps": trainer["steps_per_generation"] * trainer["num_iterations"],
-        **trainer,
-    }
-    defaults = {
-        "model": "lab",
-        "data": {"source": "lab"},
-        "reward": "lab",
-        "rounds": rounds,
-        "threads": 1,
-        "trainer": common,
-    }
-    return Scene(p_work, question, seconds, defaults, flip)
+    return Scene(
+        p_work,
+        question,
+        seconds,
+        {
+            "model": "lab",
+            "data": {"source": "lab"},
+            "reward": "lab",
+            "rounds": rounds,
+            "threads": 1,
+            "trainer": {
+                "max_completion_length": MAX_COMPLETION,
+                "loss_type": "dapo",
+                "lr_scheduler_type": "constant",
+                "activation_checkpointing": False,
+                "use_cpu": True,
+                "bf16": False,
+                "per_device_train_batch_size": 64,
+                "logging_steps": trainer["steps_per_generation"] * trainer["num_iterations"],
+                **trainer,
+            },
+        },
+        flip,
+    )
 
 
 SCENES = {
@@ -174,18 +178,17 @@ def warm_start(
     folder = start.folder
     if (skill := _kept(folder)) is not None:
         return folder, skill
-    lock = folder.with_name(f".{folder.name}.lock")
     try:
-        with locked(lock, waiting=lambda text: say(f"{text}; waiting for it")):
+        with locked(folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it")):
             if (skill := _kept(folder)) is None:  # nobody has made it while we waited
                 if folder.exists():
                     say(f"the warm start in {folder} is damaged; it is made again")
                     shutil.rmtree(folder)
                 skill = _make(start, folder, say)
     except OSError as error:
-        place = error.filename or folder
         raise UserError(
-            f"the lab cannot keep its warm start: {place}: {error.strerror}; set BANDPO_CACHE to a folder for it"
+            f"the lab cannot keep its warm start: {error.filename or folder}: {error.strerror}; set BANDPO_CACHE to a "
+            "folder for it"
         ) from error
     return folder, skill
 
@@ -203,8 +206,11 @@ _FACTS = "skill.json"  # the skill, and the hashes of the other files
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.iterdir() if path.name != _FACTS)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != _FACTS
+    }
 
 
 def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
@@ -327,6 +333,7 @@ def _skill(model, seed: int, count: int = 2000) -> dict[str, float]:
         if i == 0:
             logits[:, BASE:] = -torch.inf  # made to work
         tokens = torch.cat([tokens, torch.multinomial(logits.softmax(-1), 1, generator=rng)], 1)
-    texts = tokens[:, LENGTH + 1 :].tolist()
-    right = reward([""] * count, texts, [SYMBOLS[a] for a in (symbols.sum(1) % BASE).tolist()])
+    right = reward(
+        [""] * count, tokens[:, LENGTH + 1 :].tolist(), [SYMBOLS[a] for a in (symbols.sum(1) % BASE).tolist()]
+    )
     return {"p_work": p_work, "right_if_work": sum(right) / count}

@@ -71,7 +71,7 @@ FILES = [
      ("beta must be 0.0 through verl, got 0.1", "the KL penalty is verl's own", "actor.use_kl_loss")),
     ("verl 0.7.1", ".sh", f"{VERL} +{LOSS}.trust_region=band {FP32}",
      ("the actor computes in bf16", "ratios are wrong by percents", "dtype=float32 with the older workers")),
-    ("SkyRL", ".sh", SKYRL + "trainer.train_batch_size=256",
+    ("SkyRL", ".sh", SKYRL + "trainer.train_batch_size=256 trainer.policy_mini_batch_size=256",
      ("the ratio is 1 by design", "policy_mini_batch_size 256", "a smaller policy_mini_batch_size")),
     ("SkyRL", ".sh", SKYRL + "trainer.algorithm.eps_clip_high=0.28",
      ("eps_clip_high=0.28", "not read by the loss bandpo", "{type: clip, eps_low: ..., eps_high: ...}")),

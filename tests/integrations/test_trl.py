@@ -1,5 +1,6 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
+import copy
 import dataclasses
 import datetime
 import faulthandler
@@ -481,12 +482,39 @@ def test_an_unknown_argument_is_told_in_the_name_of_our_trainer(tmp_path, name, 
         BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), **{name: 0.1})
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("radius", ", did you mean trust_region=Band('kl', 0.05)?"),
+        ("clip", ", did you mean trust_region=Clip(0.2, 0.28)?"),
+        ("learning_rat", ", did you mean 'learning_rate'?"),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_setting_is_told_in_the_name_of_our_config(tmp_path, name, told):
+    with pytest.raises(TypeError, match=f"^BandPOConfig has no setting '{name}'{re.escape(told)}$"):
+        BandPOConfig(str(tmp_path), bf16=False, **{name: 0.1})
+
+
+def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
+    class Open(BandPOConfig):
+        def __init__(self, *others, radius, **named):
+            super().__init__(*others, **named, trust_region=Band("kl", radius))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of TRL's own default
+        args = Open(str(tmp_path), radius=0.1, bf16=False)
+    assert args.trust_region == copy.deepcopy(args).trust_region == Band("kl", 0.1).to_config()
+
+
 def test_the_package_says_where_the_trainer_is():
-    for name in ("BandPOTrainer", "BandPOConfig"):
+    for name in ("BandPOTrainer", "BandPOConfig", "trl", "verl"):
+        line = f"import bandpo.integrations.{name}"
+        line = line if name.islower() else f"from bandpo.integrations.trl import {name}"
         assert not hasattr(bandpo, name)
-        with pytest.raises(ImportError, match=f"^use: from bandpo.integrations.trl import {name}$"):
+        with pytest.raises(ImportError, match=f"^use: {line}$"):
             exec(f"from bandpo import {name}")
-        with pytest.raises(AttributeError, match=f"^use: from bandpo.integrations.trl import {name}$"):
+        with pytest.raises(AttributeError, match=f"^use: {line}$"):
             getattr(bandpo, name)
 
 

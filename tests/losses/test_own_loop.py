@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from own_loop import BLOCKS, block, run
+from own_loop import BLOCKS, block, holding, run, run_as_rank
 from scripts import load as load_script
 from textbook import F64, ppo
 from torch import Tensor
@@ -202,6 +202,53 @@ def test_dro():
         return (torch.where(mask, terms, 0.0).sum(1) / mask.sum(1)).mean()
 
     check(block("DRO"), data, formula)
+
+
+def in_processes(ranks: int, lines: str, tmp_path) -> None:
+    torch.multiprocessing.spawn(run_as_rank, (ranks, str(tmp_path / "meeting"), lines), nprocs=ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_packed_micro_batches_on_ranks_are_the_whole_padded_batch(ranks, tmp_path):
+    """The page compares the losses; the gradients are the mean over the ranks, as DDP and FSDP leave them."""
+    check = """
+weights = [*body.parameters(), *head.parameters()]
+expected = torch.autograd.grad(bandpo.policy_loss(current(), old_logps, advantages, mask, region)[0], weights)
+for weight, whole_gradient in zip(weights, expected, strict=True):
+    dist.all_reduce(weight.grad)
+    torch.testing.assert_close(weight.grad / dist.get_world_size(), whole_gradient)
+assert total.all_reduce().compute()["tokens"] == mask.sum()
+optimizer.step()
+"""
+    packed = holding("region, normalizer = bandpo.Band", "tensor_split")
+    before, step, after = packed.rpartition("optimizer.step()\n")
+    assert step
+    in_processes(ranks, f"{before}{check}{after}", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_fsdp2_has_the_gradients_of_the_whole_model(ranks, precision, tmp_path):
+    check = """
+if plain.lm_head.weight.grad is None:
+    bandpo.policy_loss(logps_of(plain), first_logps, advantages, mask, "dapo")[0].backward()
+    assert (logps_of(plain) - first_logps).abs().max() < FAR
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert ours.dtype == ours.grad.dtype == torch.float32
+        difference = (ours.grad.full_tensor() - theirs.grad).norm()
+        assert difference <= NEAR * theirs.grad.norm()
+"""
+    lines = holding("Qwen2Config", "fully_shard").replace(
+        "class Policy", "import copy\nplain = copy.deepcopy(model)\nclass Policy"
+    )
+    if precision == "float32":
+        lines = lines.replace("(torch.bfloat16, reduce_dtype=torch.float32)", "()")
+    near, far = (1e-4, 1e-5) if precision == "float32" else (0.1, 0.05)
+    check = check.replace("NEAR", str(near)).replace("FAR", str(far)).replace("\n", "\n    ")
+    before, step, after = lines.rpartition("; adam.step()\n")
+    assert step
+    in_processes(ranks, f"{before}{check}\n    adam.step()\n{after}", tmp_path)
 
 
 def test_the_index_names_each():

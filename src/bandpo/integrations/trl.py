@@ -16,9 +16,10 @@ import functools
 import inspect
 import math
 import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -61,6 +62,35 @@ CITATION = f"""\
 }}"""
 
 
+_T = TypeVar("_T")
+
+
+def _check_names(owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]) -> None:
+    """Raise TypeError for a name that is no argument of the owner. The message says what is meant."""
+    takes_all = any(each.kind == each.VAR_KEYWORD for each in arguments.values())
+    for name in () if takes_all else sorted({*names} - arguments.keys()):
+        meant = nearest(name, ["trust_region", *arguments])
+        if name in _MEANT:
+            meant = f", did you mean {_MEANT[name]}?"
+        elif name in BandPOConfig.__dataclass_fields__:
+            meant = f"; it is a setting: args=BandPOConfig({name}=...)"
+        raise TypeError(f"{owner.__name__} has no {noun} {name!r}{meant}")
+
+
+def _checked(cls: type[_T]) -> type[_T]:
+    """Let a dataclass check the names of its settings."""
+    make = cls.__init__
+
+    @functools.wraps(make)
+    def init(self: _T, *args: Any, **settings: Any) -> None:
+        _check_names(cls, "setting", inspect.signature(make).parameters, settings)
+        make(self, *args, **settings)
+
+    cls.__init__ = init
+    return cls
+
+
+@_checked
 @dataclass
 class BandPOConfig(GRPOConfig):
     """Add a trust region to `GRPOConfig`, for `BandPOTrainer`. `GRPOTrainer` refuses it.
@@ -162,14 +192,7 @@ class BandPOTrainer(ContextTrainer):
     ) -> None:
         check_losses(type(self), GRPOTrainer)
         arguments = inspect.signature(super().__init__).parameters  # of GRPOTrainer, or of a class in between
-        unknown = [] if any(each.kind == each.VAR_KEYWORD for each in arguments.values()) else named.keys() - arguments
-        for name in sorted(unknown):
-            meant = nearest(name, ["trust_region", *arguments])
-            if name in _MEANT:
-                meant = f", did you mean {_MEANT[name]}?"
-            elif name in BandPOConfig.__dataclass_fields__:
-                meant = f"; it is a setting: args=BandPOConfig({name}=...)"
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}{meant}")
+        _check_names(type(self), "argument", arguments, named)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path

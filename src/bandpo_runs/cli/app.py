@@ -80,10 +80,15 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
             code = 141
         except KeyboardInterrupt as error:
             number = error.args[0] if error.args else signal.SIGINT
-            what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-            how = "".join(getattr(error, "__notes__", ()))  # what is kept
-            how += "the same command" + (" with --resume" if argv[:1] in (["lab"], ["train"]) else "")
-            print(f"{what}; {how} {'begins anew' if argv[:1] == ['demo'] else 'goes on'}", file=err)
+            print(
+                "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}",
+                "; ",
+                *getattr(error, "__notes__", ()),  # what is kept
+                "the same command with --resume" if argv[:1] in (["lab"], ["train"]) else "the same command",
+                " begins anew" if argv[:1] == ["demo"] else " goes on",
+                sep="",
+                file=err,
+            )
             code = 128 + number
         except Exception as error:
             if (line := told(error)) is None:

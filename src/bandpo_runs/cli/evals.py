@@ -16,11 +16,11 @@ from .app import app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
-    "A result is the folder of bandpo eval, verl's trainer.validation_data_dir, or a file of answers: .jsonl, .json, "
-    ".csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem with its answers in lists. "
-    "It needs a problem and a score; columns with usual names are found, and others are named by --column. The roles "
-    "are prompt, problem, response, answer, score, extracted and data. Files of verl, SkyRL, lighteval, lm-eval, "
-    "inspect_ai and verifiers are read as they are, and those of TRL's log_completions with --column "
+    "A result is the folder of bandpo eval, a folder that lm-eval, lighteval, inspect_ai or verl wrote, or a file of "
+    "answers: .jsonl, .json, .csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem "
+    "with its answers in lists. Columns with usual names are found, and others are named by --column. The roles are "
+    "prompt, problem, response, answer, score, extracted and data. Without a score the scorer math grades. "
+    "Files of SkyRL and verifiers are read as they are, and those of TRL's log_completions with --column "
     "score=REWARD_FUNCTION: docs/evaluate.md."
 )
 Backend = Literal["auto", "vllm", "transformers", "openai"]
@@ -34,7 +34,9 @@ Columns = Annotated[
     list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role.")
 ]
 Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
-Logs = Annotated[list[str] | None, Option(metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse.")]
+Logs = Annotated[
+    list[Any] | None, Option(parser=pair, metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse.")
+]
 Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
 Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
@@ -107,12 +109,14 @@ def score(
 
     It grades the samples that have no grade yet, and prints mean@n, pass@k, maj@k and best@k with intervals, the
     lengths, and the shares of answers that were cut or could not be read. A scorer is lab, math, exact, last-number,
-    dapo-strict or reasoning-gym.
+    dapo-strict, dapo or reasoning-gym.
     """
     from .show_evals import score_and_show
 
-    columns = _columns(results, column, drop_incomplete)
-    score_and_show(results, scorer, k or [], as_json, columns, drop_incomplete, wrong or 0, inspect)
+    score_and_show(
+        results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete, wrong or 0,
+        inspect,
+    )  # fmt: skip
 
 
 @app.command(epilog=COLUMNS)
@@ -132,16 +136,21 @@ def compare(
     It compares the problems that both answered, for each data set and on average, and says how many samples would
     settle the question.
     """
-    from ..evals.results import read_results
+    from ..evals.results import apart, read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
     columns = _columns([a, b], column, drop_incomplete)
-    one, other = matched(*read_results([a, b], scorer, log or [], columns, drop_incomplete, step))
-    comparisons = compare_results(one, other, k)
-    if as_json:
-        print(json.dumps(comparison_data(one, other, comparisons, k), indent=1))
-    else:
-        print(wrapped(comparison_text(one, other, comparisons, k, width())))
+    results = read_results([a, b], scorer, log or [], columns, drop_incomplete, step)
+    pairs = [matched(*part) for part in apart(results) if len(part) == 2]
+    if not pairs:
+        raise UserError(
+            f"no metric is of both: A has {results[0].scorer}, B has {results[1].scorer}; see --column score"
+        )
+    compared = [(*pair, compare_results(*pair, k), k) for pair in pairs]
+    data = [comparison_data(*each) for each in compared]
+    heads = [f"By {one.scorer}\n\n" if len(pairs) > 1 else "" for one, _ in pairs]
+    texts = [head + wrapped(comparison_text(*each, width())) for head, each in zip(heads, compared, strict=True)]
+    print(json.dumps(data if len(data) > 1 else data[0], indent=1) if as_json else "\n\n".join(texts))
 
 
 @app.command(epilog=COLUMNS)
@@ -164,7 +173,7 @@ def table(
     is bold. A log of verl has no pass@k and no intervals. The label MODEL / METHOD puts METHOD under the heading MODEL.
     Results of one label, or named METHOD-seed1, METHOD-seed2 and so on, are training runs of one method.
     """
-    from ..evals.results import read_results, split_label
+    from ..evals.results import apart, read_results, split_label
     from ..reports.table import FORMATS, make_table
 
     inputs = [split_label(text)[1] for text in results]
@@ -174,7 +183,8 @@ def table(
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
-    text = show(make_table(read_results(results, scorer, log or [], columns, drop_incomplete, step), k))
+    parts = apart(read_results(results, scorer, log or [], columns, drop_incomplete, step))
+    text = "\n".join(show(make_table(part, k)) for part in parts)
     if output is None:
         print(text, end="")
     else:
@@ -185,14 +195,14 @@ def table(
 
 def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool) -> dict[str, str]:
     """Return the columns of a file of answers. Raises UserError if no input has any."""
-    from ..evals.results import file_at, split_label
+    from ..evals.results import files_at, split_label
     from ..files.logs import is_log
 
     paths = [split_label(text)[1] for text in texts] if pairs or drop_incomplete else []
-    if paths and all(path.exists() and ((file := file_at(path)) is None or is_log(file)) for path in paths):
-        option = "--column" if pairs else "--drop-incomplete"
+    if paths and all(path.exists() and all(map(is_log, files_at(path))) for path in paths):
         raise UserError(
-            f"{option} is for a file of answers, got only folders of bandpo eval or logs: {', '.join(texts)}"
+            f"{'--column' if pairs else '--drop-incomplete'} is for a file of answers, got only folders of bandpo eval "
+            f"or logs: {', '.join(texts)}"
         )
     return dict(pairs or ())
 
@@ -219,6 +229,9 @@ def prepare(
     answer_from: Annotated[
         Literal["hashes", "box"] | None, Option(help="Take answers from solutions: after ####, or in \\boxed{}.")
     ] = None,
+    tidy: Annotated[
+        bool, Option("--tidy-answers", help="Round 0.30000000000000004 to 0.3, and take the unit off 350 (g).")
+    ] = False,
     config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
     split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
     evaluation: Annotated[bool, Option("--evaluation", help="Prepare an evaluation set; it drops fewer rows.")] = False,
@@ -235,13 +248,16 @@ def prepare(
 
     read = functools.partial(
         find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
-        answer_from=answer_from,
+        answer_from=answer_from, tidy=tidy,
     )  # fmt: skip
     if max_prompt_tokens and not tokenizer:
         raise UserError(f"--max-prompt-tokens {max_prompt_tokens} needs --tokenizer MODEL, which counts them")
-    settings = Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies)
-    say = functools.partial(print, flush=True)
-    prepare([source for name in names for source in read(name)], output, settings, say=say)
+    prepare(
+        [source for name in names for source in read(name)],
+        output,
+        Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies),
+        say=functools.partial(print, flush=True),
+    )
     print(output / "report.md")
 
 

@@ -15,9 +15,10 @@ from .shared import RULES, Json, Page, Trust, minutes, objective, probability, r
 
 LOGS = (
     "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl of bandpo or prime-rl, "
-    "trainer_state.json of TRL, a .jsonl file of verl's file logger, the output of verl or SkyRL (.log, .out, .txt), "
-    "tensorboard's event files or their folder, or wandb's .csv of a chart or a history; FILE.csv/RUN is one run of a "
-    "chart, with - for each / in its name. LABEL=PATH gives it a name in the output."
+    "trainer_state.json of TRL, a .jsonl file of verl's file logger, of ms-swift or of wandb's history, the output of "
+    "TRL, verl or SkyRL (.log, .out, .txt), tensorboard's event files or their folder, or wandb's .csv of a chart or a "
+    "history; FILE.csv/RUN is one run of a chart, with - for each / in its name. LABEL=PATH gives it a name in the "
+    "output."
 )
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
@@ -149,8 +150,7 @@ def calibrate(
     """
     from .show_calibration import calibrate_and_show
 
-    columns = {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask}
     calibrate_and_show(
-        files, columns, as_json=as_json, rules=rule, rate=rate, match=match, cut=cut,
-        parameter=parameter or [],
+        files, {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask},
+        as_json=as_json, rules=rule, rate=rate, match=match, cut=cut, parameter=parameter or [],
     )  # fmt: skip

@@ -31,8 +31,7 @@ def calibrate_and_show(
     if as_json:
         data = {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **vars(found)}
         fields = lambda value: {name: each for name, each in vars(value).items() if name != "region"}  # noqa: E731
-        finite = json.loads(json.dumps(data, default=fields), parse_constant=lambda name: None)
-        print(json.dumps(finite, indent=2))
+        print(json.dumps(json.loads(json.dumps(data, default=fields), parse_constant=lambda name: None), indent=2))
         return
     _show(files, tokens, found)
 
@@ -48,24 +47,29 @@ def _show(files: Sequence[Path], tokens: Tokens, found: Calibration) -> None:
             rows.append([one.label, f"{one.parameter}: none"])
         else:
             rows.append([one.label, f"{_fields(one)} = {one.value:.6g}", _interval(one), *_cells(one.measured)])
-    heads = ("rule", "number", f"{100 * LEVEL:.0f} % interval", "cut" if found.cut else "outside")
-    console.print(grid((*heads, "above", "below", "rare of these"), rows, left=3))
+    heads = "rule", "number", f"{100 * LEVEL:.0f} % interval", "cut" if found.cut else "outside", "above", "below"
+    console.print(grid((*heads, "rare of these"), rows, left=3))
     for one in found.rules:
         for note in (*one.notes, *([f"not found: {one.why}."] if one.why else [])):
             console.print(f"{one.label}, {_fields(one)}: {note}", soft_wrap=True)
     if nodes := [one.measured.node for one in found.rules if one.measured and one.measured.node is not None]:
-        lines = ["To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:"]
-        lines += [f"  trust_region: {node_text(node)}" for node in nodes]
-        lines += [f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)"]
         verl = f"'+actor_rollout_ref.actor.policy_loss.trust_region={node_text(nodes[0])}'"
-        lines += [f"verl  {verl}, with the other lines of docs/verl.md"]
-        console.print("\n".join(lines), soft_wrap=True)
-    what = "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
-    if found.cut:
-        what = "Cut: outside its interval on the side to which its advantage drives it, so without a gradient."
+        console.print(
+            "\n".join(
+                [
+                    "To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:",
+                    *(f"  trust_region: {node_text(node)}" for node in nodes),
+                    f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)",
+                    f"verl  {verl}, with the other lines of docs/verl.md",
+                ]
+            ),
+            soft_wrap=True,
+        )
+    cut = "Cut: outside its interval on the side to which its advantage drives it, so without a gradient."
+    outside = "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log."
     console.print(
-        f"{what} Numbers are rounded up; the shares are those of the rounded ones. Intervals are over whole responses, "
-        "since tokens of one response depend on one another.", style="dim", soft_wrap=True,
+        f"{cut if found.cut else outside} Numbers are rounded up; the shares are those of the rounded ones. Intervals "
+        "are over whole responses, since tokens of one response depend on one another.", style="dim", soft_wrap=True,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from bandpo.errors import UserError, counted
 from ..data.problems import bare
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
-from ..evals.results import Columns, Result, answered, file_at, read_result, split_label
+from ..evals.results import Columns, Result, answered, apart, files_at, is_ours, read_result, split_label
 from ..progress import console, grid
 from ..statistics.intervals import summarize
 
@@ -32,29 +32,30 @@ def score_and_show(
     written: list[Path] = []
     for text in texts:
         _, path = split_label(text)
-        by = grade_folder(path, scorer) if path.is_dir() and file_at(path) is None else scorer
+        by = grade_folder(path, scorer) if path.is_dir() and not files_at(path) else scorer
         result = answered(read_result(text, by, columns, drop_incomplete))
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
-        results.append((result, [summarize(graded, ks) for graded in result.graded]))
+        results += [(part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])]
         if inspect is not None:
-            if not result.source.is_dir():
+            if not is_ours(result.source):
                 raise UserError(f"--inspect writes a folder of bandpo eval, which has all answers; got {result.source}")
             from ..evals.inspect_log import write_inspect
 
             written += write_inspect(result.source, inspect, result.scorer, ks)
     if as_json:
-        rows: list[Summary] = []
-        for result, summaries in results:
-            rows.append({"source": str(result.source), "label": result.label, "scorer": result.scorer})
-            rows[-1] |= {"results": summaries} | ({"left_out": result.notes} if result.notes else {})
-            rows[-1] |= {"wrong": _wrong(result, wrong)} if wrong else {}
+        rows = [
+            {"source": str(result.source), "label": result.label, "scorer": result.scorer, "results": summaries}
+            | ({"left_out": result.notes} if result.notes else {})
+            | ({"wrong": _wrong(result, wrong)} if wrong else {})
+            for result, summaries in results
+        ]
         print(json.dumps(rows, indent=2))
         return
     for result, summaries in results:
         _print(result, summaries, ks)
-        samples = read_samples(result.source) if result.source.is_dir() else []
+        samples = read_samples(result.source) if is_ours(result.source) else []
         remarks = [*(f"{note}." for note in result.notes), *unanswered(samples)]
         if samples and not any(graded.score.any() for graded in result.graded):
             remarks += [nothing_right(result.source, samples, result.scorer) or ""]
@@ -65,8 +66,10 @@ def score_and_show(
         for row in _wrong(result, wrong):
             read = " ".join(str(row["read"]).split())[:100] or "(empty)"
             read = f"read: {read}" if row["status"] == "ok" else row["status"]
-            text = "\n{data}, sample {sample}: {question}\n  right: {right}; ".format(**row)
-            console.print(text + read, soft_wrap=True)
+            console.print(
+                f"\n{row['data']}, sample {row['sample']}: {row['question']}\n  right: {row['right']}; {read}",
+                soft_wrap=True,
+            )
     for path in written:
         print(path)
 
@@ -80,9 +83,17 @@ def _wrong(result: Result, most: int) -> list[Summary]:
         last = question[-1] if isinstance(question, list) and question else question  # of messages
         line = " ".join(bare(str(last.get("content", last) if isinstance(last, dict) else last)).split())[:100]
         read = None if graded.answers is None else graded.answers[i, j]
-        how = ("unparsed" if read is None else "ok") if graded.status is None else graded.status[i, j]
-        how = "what was read is not recorded" if graded.answers is None else how
-        rows.append({"data": graded.data, "sample": j, "question": line, "right": right, "read": read, "status": how})
+        how = "what was read is not recorded" if graded.answers is None else "unparsed" if read is None else "ok"
+        rows.append(
+            {
+                "data": graded.data,
+                "sample": j,
+                "question": line,
+                "right": right,
+                "read": read,
+                "status": how if graded.status is None else graded.status[i, j],
+            }
+        )
     return rows
 
 
@@ -101,8 +112,12 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
 
     for n in counts:
         row(f"mean@{n}", _interval)
-    only = [_brackets(summary[f"mean@{summary['samples']}"]["sampling_error"]) for summary in summaries]
-    rows.append(["  sampling only", *only])
+    rows.append(
+        [
+            "  sampling only",
+            *(_brackets(summary[f"mean@{summary['samples']}"]["sampling_error"]) for summary in summaries),
+        ]
+    )
     for k in dict.fromkeys(ks or counts):
         if k > 1:
             row(f"pass@{k}", _interval)

@@ -35,14 +35,17 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     log = folder / "metrics.jsonl"
     if log.exists():  # of a run that was finished before, it may be gone
         console.print(f"{clip_finding(log, read(log)).what.partition(': ')[2]}.", soft_wrap=True)
-    page = _page(folder)
-    if page is not None:
-        console.print(f"Curves: {page}")
+    try:
+        from ..reports.page import write_report
+
+        console.print(f"Curves: {write_report([folder], folder / 'report.html', trust=True)}")
+    except (ModuleNotFoundError, UserError) as error:
+        console.print(f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}")
     rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
     other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
     console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
-    folders = shlex.join([str(folder), str(other)])
-    console.print(f"  {command} --rule {rule} -o {shlex.quote(str(other))}\n  bandpo report {folders}", soft_wrap=True)
+    console.print(f"  {command} --rule {rule} -o {shlex.quote(str(other))}", soft_wrap=True)
+    console.print(f"  bandpo report {shlex.join([str(folder), str(other)])}", soft_wrap=True)
     console.print("Or your own model and questions, rows of {prompt, answer}.", style="bold")
     console.print("  bandpo train MODEL --data FILE.jsonl")
     print(folder)
@@ -79,14 +82,3 @@ def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunCon
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 100 else f"{words[:97]}..."
-
-
-def _page(folder: Path) -> Path | None:
-    """Write the page of curves, or say why there is none."""
-    try:
-        from ..reports.page import write_report
-
-        return write_report([folder], folder / "report.html", trust=True)
-    except (ModuleNotFoundError, UserError) as error:
-        console.print(f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}")
-        return None

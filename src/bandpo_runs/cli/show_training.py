@@ -70,8 +70,15 @@ def compare_and_show(
         report = make_report(read_sections(folders, trust=True))  # they were trained here, by now
         page = output / f"report-{scene}.html"
         write_page(report, page)
-        others = f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}."
-        console.print("\n".join([*(line for _, lines in report.verdicts for line in lines), *report.limits, others]))
+        console.print(
+            "\n".join(
+                [
+                    *(line for _, lines in report.verdicts for line in lines),
+                    *report.limits,
+                    f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}.",
+                ]
+            )
+        )
         console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
         print(page)  # alone on its line, whole, for eyes and for scripts
 
@@ -109,8 +116,11 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
         console.print(line, soft_wrap=True)
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
     if sent := sent_away(config.trainer):
-        line = f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}."
-        console.print(line, style="yellow", soft_wrap=True)
+        console.print(
+            f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}.",
+            style="yellow",
+            soft_wrap=True,
+        )
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
@@ -136,8 +146,9 @@ _LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 8
 def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
     shares = [_cell(row, "reward"), _cell(row, "lab/work"), _cell(row, "entropy", 2)]
     shares += [_cell(row, "clip/fraction", 2, 100), _cell(row, "clip/tail_high_share", 0, 100)]
-    now = f"{row['round']}/{job.config.rounds}"
-    return _LAB_ROW.format(str(job.config.label or job.name), job.config.seed, now, *shares)
+    return _LAB_ROW.format(
+        str(job.config.label or job.name), job.config.seed, f"{row['round']}/{job.config.rounds}", *shares
+    )
 
 
 def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:

@@ -95,8 +95,12 @@ def _one(run: Seen, width: int) -> list[Any]:
         if math.isnan(panel.last(run)):
             continue
         indent = "  " if name in ("above", "below") else ""
-        curve = _curve(panel.curve(run), wide) if wide >= 8 else ""
-        lines.append(Text.assemble(f"{indent + name:<15}{_with_unit(name, run):>10}   ", (curve, "cyan")))
+        lines.append(
+            Text.assemble(
+                f"{indent + name:<15}{_with_unit(name, run):>10}   ",
+                (_curve(panel.curve(run), wide) if wide >= 8 else "", "cyan"),
+            )
+        )
     return lines
 
 

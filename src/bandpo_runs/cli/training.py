@@ -95,9 +95,11 @@ def lab(
     from .show_training import compare_and_show
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    overrides: dict[str, Any] = {"trainer": {} if lr is None else {"learning_rate": lr}}
-    overrides |= {} if rounds is None else {"rounds": rounds}
-    overrides |= {"tokens_share": 1.0 if tokens else 0}  # by default the folders of many small runs stay small
+    overrides = {
+        "trainer": {} if lr is None else {"learning_rate": lr},
+        "tokens_share": 1.0 if tokens else 0,  # by default the folders of many small runs stay small
+        **({} if rounds is None else {"rounds": rounds}),
+    }
     compare_and_show(scene, methods, seeds, output, overrides, jobs or cores, resume, ctx.obj)
 
 
@@ -148,7 +150,8 @@ def train(
     settings = [*settings, *(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None)]
     if recipe is not None and not recipe.endswith((".yaml", ".yml")) and not Path(recipe).is_file():
         recipe, settings = None, [f"model={json.dumps(recipe)}", *settings]
-    if recipe is None and not any(text.startswith(("model=", "scene=", "data.")) for text in settings):
+    others = "model=", "scene=", "data.source=", "data.path="
+    if recipe is None and not any(text.startswith(others) for text in settings):
         from ..training.preflight import SMOLLM2_RECIPE as recipe
     processes.end_with_launcher()  # before the slow imports
     from .show_training import train_and_show

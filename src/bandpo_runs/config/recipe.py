@@ -90,7 +90,8 @@ class RunConfig(_Node):
         label: the name of the rule in reports; made from `trust_region` by default.
         scene: `tail`, `storm` or `rare-and-noisy` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `smollm2` is SmolLM2-135M-Instruct, `lab` the lab's own.
-        reward: `exact`, `last-number`, `math`, `dapo-strict`, `reasoning-gym`, `lab`, or `module:function` for TRL.
+        reward: `exact`, `last-number`, `math`, `dapo-strict`, `dapo`, `reasoning-gym`, `lab`, or `module:function` for
+            TRL.
         trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
         rounds: how often to generate and learn.
         seed: of everything.
@@ -159,8 +160,10 @@ class RunConfig(_Node):
     def _together(self) -> RunConfig:
         for name, value in (("model", self.model), ("data.source", self.data.source), ("reward", self.reward)):
             if (value == "lab") != (self.scene is not None):
-                together = "set all of model, data.source and reward, or none of them for the lab"
-                raise ValueError(f"{name} is {value!r} and scene is {self.scene!r}; {together}")
+                raise ValueError(
+                    f"{name} is {value!r} and scene is {self.scene!r}; set all of model, data.source and reward, or "
+                    "none of them for the lab"
+                )
         evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in ("no", None)
         if evaluates and not self.data.eval_size and self.data.eval_path is None:
             raise ValueError("trainer.eval_strategy or eval_on_start needs data.eval_size or data.eval_path")
@@ -273,8 +276,8 @@ def _validated(model: Any, node: Mapping[str, Any], above: str = "") -> Any:
         first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     where = above + ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        known = DataConfig if first["loc"][0] == "data" else model
-        raise UserError(f"unknown key {where!r}{nearest(str(first['loc'][-1]), list(known.model_fields))}")
+        fields = (DataConfig if first["loc"][0] == "data" else model).model_fields
+        raise UserError(f"unknown key {where!r}{nearest(str(first['loc'][-1]), list(fields))}")
     if first["type"] == "missing":
         raise UserError(f"{where} is missing; it must be set")
     if first["type"] == "value_error":
@@ -296,9 +299,11 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     if not path.exists():
-        close = nearest(path.name, [each.name for each in path.parent.glob("*.y*ml")])
-        base = f"; {above[-1]} has it as base" if above else ""
-        raise UserError(f"recipe {path.absolute()} does not exist{close}{base}")
+        raise UserError(
+            f"recipe {path.absolute()} does not exist"
+            f"{nearest(path.name, [each.name for each in path.parent.glob('*.y*ml')])}"
+            f"{f'; {above[-1]} has it as base' if above else ''}"
+        )
     node = read_yaml(path)
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
@@ -306,14 +311,17 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
-    below = [read_recipe(path.parent / base, (*above, path.resolve())) for base in bases]
-    return functools.reduce(merge, [*below, node], {})
+    return functools.reduce(
+        merge, [*(read_recipe(path.parent / base, (*above, path.resolve())) for base in bases), node], {}
+    )
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
     if (secret := secret_in(settings)) is not None:
-        instead = "remove it, and log in with `hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
-        raise UserError(f"trainer.{secret} looks like a secret, which the run's files would hold; {instead}")
+        raise UserError(
+            f"trainer.{secret} looks like a secret, which the run's files would hold; remove it, and log in with "
+            "`hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
+        )
     model, given = _trainer(), {}
     for key, value in settings.items():
         if key in RESERVED:
@@ -345,5 +353,8 @@ def _trainer() -> type[pydantic.BaseModel]:
         elif not set(types) <= {int, float, bool, str, type(None)}:
             hint = Any
         fields[field.name] = (hint, None)
-    config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    return pydantic.create_model("GRPOConfig", __config__=config, **fields)
+    return pydantic.create_model(
+        "GRPOConfig",
+        __config__=pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=()),
+        **fields,
+    )

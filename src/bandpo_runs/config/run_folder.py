@@ -46,8 +46,8 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")
     stored = dict(leaves(checked(read_yaml(path), dict[str, Any], str(path))))
     now = dict(leaves(yaml.safe_load(config.to_yaml())))
-    free = {"output", "stop_if_not_finite"}
-    different = sorted(key for key in {*stored, *now} - free if stored.get(key, {}) != now.get(key, {}))
+    compared = {*stored, *now} - {"output", "stop_if_not_finite"}
+    different = sorted(key for key in compared if stored.get(key, {}) != now.get(key, {}))
     if different:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
 

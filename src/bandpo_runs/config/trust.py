@@ -38,16 +38,17 @@ def check_mappings(trainer: Mapping[str, Any]) -> None:
     for key, allowed in ALLOWED.items():
         for name, given in (trainer.get(key) or {}).items():
             if name not in allowed:
-                close = nearest(str(name), list(allowed))
-                raise UserError(f"trainer.{key}.{name} cannot be set, got {given!r}: it could load code{close}")
+                raise UserError(
+                    f"trainer.{key}.{name} cannot be set, got {given!r}: it could load code"
+                    f"{nearest(str(name), list(allowed))}"
+                )
             if allowed[name] and given not in allowed[name]:
                 raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {given!r}")
 
 
 def check_attention(config: Any) -> None:
     """Refuse a model whose attention is a kernel of the hub. transformers would run its code. Raises ValueError."""
-    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
-    for part in parts:
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
         kernel = getattr(part, "_attn_implementation", None)
         if "/" in str(kernel):
             raise ValueError(

@@ -137,8 +137,11 @@ def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
 
 
 def _newest_first(run: Path) -> list[Path]:
-    found = [path for path in (run / "checkpoints").glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=step_of, reverse=True)
+    return sorted(
+        [path for path in (run / "checkpoints").glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)],
+        key=step_of,
+        reverse=True,
+    )
 
 
 def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:

@@ -113,8 +113,10 @@ def _run(
     arguments = _trainer(BandPOConfig, **settings)
     state = PartialState()  # of the processes, which have met by now
     if state.num_processes != processes.count():
-        what = f"{processes.count()} processes were started (WORLD_SIZE), but {state.num_processes} have met"
-        raise UserError(f"{what}; start them by torchrun or accelerate launch, or unset WORLD_SIZE for one process")
+        raise UserError(
+            f"{processes.count()} processes were started (WORLD_SIZE), but {state.num_processes} have met; start them "
+            "by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
+        )
     if torch.distributed.is_initialized():
         # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
         # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
@@ -128,14 +130,12 @@ def _run(
         rows, held_out, reward = rows_and_reward(config)
         first = rows[0]["prompt"]
         held_out = validation_rows(config, held_out, chat=isinstance(first, list))
-        skill = None
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
-            model_path = str(start)
         else:
-            model_path = models.locate(config.model, say)
+            start, skill = models.locate(config.model, say), None
     validation = Validation(reward, accuracy=config.reward in ACCURACIES)
-    model, tokenizer = _load_model(model_path, config)
+    model, tokenizer = _load_model(str(start), config)
     if isinstance(first, list) and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
     if mark is not None:
@@ -161,7 +161,6 @@ def _run(
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
-    recorder = _Recorder(folder, config, began, validation, guard, on_row, say)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
@@ -171,7 +170,7 @@ def _run(
         _write_json(folder / "run.json", facts)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(trainer.run_log)  # the recorder writes the rows
-    trainer.add_callback(recorder)
+    trainer.add_callback(_Recorder(folder, config, began, validation, guard, on_row, say))
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
     except NotFiniteError as error:
@@ -186,8 +185,9 @@ def _run(
     if state.is_main_process:
         for path in (folder / "model").iterdir():
             checkpoints.settle(path)
-        seconds = round(time.monotonic() - began, 1)
-        _write_json(folder / "run.json", {**facts, "finished": True, "wall_seconds": seconds})
+        _write_json(
+            folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)}
+        )
     return folder
 
 
@@ -206,8 +206,10 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
     mark, wrong = checkpoints.newest_whole(folder)
     if mark is None:
         if wrong:
-            cure = "put back what is missing, or start the run again in another output"
-            raise UserError(f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; {cure}")
+            raise UserError(
+                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; put back what is missing, or start the run "
+                "again in another output"
+            )
         say(f"no whole checkpoint in {folder}: starting again")
         return None
     if mark.processes != count:
@@ -231,11 +233,8 @@ class _Recorder(TrainerCallback):
         on_row: Callable[[Row], None],
         say: Callable[[str], None],
     ) -> None:
-        self.folder, self.steps_per_round, self.keep = (
-            folder,
-            config.steps_per_round,
-            config.trainer.get("save_total_limit", 2),
-        )
+        self.folder, self.steps_per_round = folder, config.steps_per_round
+        self.keep = config.trainer.get("save_total_limit", 2)
         self.began, self.validation, self.guard, self.on_row, self.say = began, validation, guard, on_row, say
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
@@ -258,22 +257,19 @@ class _Recorder(TrainerCallback):
                 name = re.sub("^eval_", "eval/", key).replace("bandpo/", "")
                 is_finite = isinstance(value := logs[key], int | float) and math.isfinite(value)
                 row[name] = value if is_finite else None
-        row |= scores
         if scores:
-            self._keep_answers(row)
+            # A resumed run may write an evaluation twice; the last one counts.
+            line = {
+                "step": row["step"],
+                "scores": self.validation.by_question,
+                "answers": [self.validation.answers[number] for number in sorted(self.validation.answers)],
+            }
+            with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        row |= scores
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
         self.on_row(row)
-
-    def _keep_answers(self, row: Row) -> None:
-        """Add an evaluation to held_out.jsonl.
-
-        A resumed run may write one twice; the last one counts.
-        """
-        examples = [self.validation.answers[number] for number in sorted(self.validation.answers)]
-        line = {"step": row["step"], "scores": self.validation.by_question, "answers": examples}
-        with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
@@ -283,8 +279,9 @@ class _Recorder(TrainerCallback):
             return
         PartialState().wait_for_everyone()  # each process writes its random state
         if state.is_world_process_zero:
-            seconds = round(time.monotonic() - self.began, 1)
-            checkpoints.write_mark(self.folder, state.global_step, seconds, args.world_size)
+            checkpoints.write_mark(
+                self.folder, state.global_step, round(time.monotonic() - self.began, 1), args.world_size
+            )
             best = state.best_model_checkpoint
             checkpoints.rotate(self.folder, state.global_step, self.keep, best and Path(best).name)
 
@@ -304,8 +301,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
-    logging = int(logging)
-    unit = math.lcm(config.steps_per_round, logging)
+    unit = math.lcm(config.steps_per_round, int(logging))
     wanted, notice = config.save_every * config.steps_per_round, None
     if (save := -(-wanted // unit) * unit) != wanted:
         notice = (
@@ -321,7 +317,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         "trust_region": config.trust_region,
         "stop_if_not_finite": config.stop_if_not_finite,
         "tokens_share": config.tokens_share,
-        "logging_steps": logging,
+        "logging_steps": int(logging),
         "output_dir": str(folder / "checkpoints"),
         "seed": config.seed,
         "max_steps": config.rounds * config.steps_per_round,
@@ -331,18 +327,18 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         "shuffle_dataset": False,
         "disable_tqdm": True,
         "all_metrics": True,
+        **({} if config.tokens_share == 0 else {"tokens_path": str(folder / "tokens")}),
     }
     if count > 1 and not torch.cuda.is_available():
         settings.setdefault("use_cpu", True)  # else each would train alone
-    settings |= {} if config.tokens_share == 0 else {"tokens_path": str(folder / "tokens")}
     evaluates = config.data.eval_size or config.data.eval_path is not None
     for key in ["per_device_train_batch_size", *(["per_device_eval_batch_size"] if evaluates else [])]:
         batch = config.trainer.get(key, 8)
         if batch % count:
-            what = (
-                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot share"
+            raise UserError(
+                f"trainer.{key} is {batch}, the batch of all processes together, which {count} processes cannot share; "
+                f"start a number of processes that divides it, or set a multiple of {count}"
             )
-            raise UserError(f"{what}; start a number of processes that divides it, or set a multiple of {count}")
         settings[key] = batch // count
     return settings, notice
 
@@ -355,15 +351,12 @@ def _load_model(path: str, config: RunConfig):
         )
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
     except Exception as error:  # a damaged folder fails in many ways
-        folder = "" if Path(path).is_dir() else " (this folder does not exist)"
-        raise UserError(f"model {config.model!r}{folder} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise UserError(f"model {config.model!r} cannot be loaded: {' '.join(str(error).split())}") from error
     return model, tokenizer
 
 
 def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
     command = command or shlex.join(["bandpo", *sys.argv[1:]])
-    if count > 1:
-        command = f"torchrun --nproc-per-node {count} -m {command}"
     return {
         "label": config.label,
         "seed": config.seed,
@@ -373,7 +366,7 @@ def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | Non
         "steps_per_round": config.steps_per_round,
         "warm_start": skill,
         "processes": count,
-        "command": command,
+        "command": f"torchrun --nproc-per-node {count} -m {command}" if count > 1 else command,
         "versions": versions(("torch", "transformers", "trl", "accelerate", "datasets")),
         "hardware": hardware(gpu=torch.cuda.is_available() and not config.trainer.get("use_cpu", False)),
         "commit": source_commit(),

@@ -230,7 +230,6 @@ def plan(run: Run) -> Plan:
         "activations": tokens * (2 * layers * hidden + 24 * hidden + 8 * intermediate),
         "logits": 2 * 2 * tokens * vocabulary,
     }
-    reserved = of[f"{rollout}.gpu_memory_utilization"] * of["plan.memory"] * _GIB
 
     mean = of.get("plan.response_tokens", longest)
     answers = of["data.train_batch_size"] * of[f"{rollout}.n"]
@@ -244,18 +243,24 @@ def plan(run: Run) -> Plan:
             steps * (of["plan.decode_seconds"] + 2 * multiplied / of["plan.bandwidth"]) + cache / of["plan.bandwidth"]
         )
 
-    step = {"generation": generate(answers), "old log-probs": forward}
-    if of.get(f"{actor}.use_kl_loss", False):
-        step["reference"] = forward
-    # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are frozen.
-    step["update"] = (3 if rank else 4) * forward
-    step["other"] = of["plan.other_seconds"]
+    step = {
+        "generation": generate(answers),
+        "old log-probs": forward,
+        **({"reference": forward} if of.get(f"{actor}.use_kl_loss", False) else {}),
+        # Forward, once more for the checkpointed layers, backward to the inputs, and to the weights unless they are
+        # frozen.
+        "update": (3 if rank else 4) * forward,
+        "other": of["plan.other_seconds"],
+    }
     asked = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
     whole = "hf_model" in (of.values.get(f"{actor}.checkpoint.save_contents") or ())  # once more, in float32
     return Plan(
         parameters=round(parameters),
         training={name: x / _GIB for name, x in training.items()},
-        generation={"weights, Adam": stored / gpus / _GIB, "rollout": reserved / _GIB},
+        generation={
+            "weights, Adam": stored / gpus / _GIB,
+            "rollout": of[f"{rollout}.gpu_memory_utilization"] * of["plan.memory"],
+        },
         step=step,
         validation=generate(asked),
         checkpoint=(stored + 4 * parameters * whole) / _GIB,

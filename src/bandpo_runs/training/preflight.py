@@ -54,9 +54,8 @@ class _Model(NamedTuple):
         It is that of weights, gradients, Adam's two numbers, logits, and what layers keep.
         """
         again = full["trainer"].get("activation_checkpointing") or full["trainer"].get("gradient_checkpointing")
-        of_layers = 4 if again else 80
-        of_answers = answers * tokens * (12 * self.vocabulary + of_layers * self.width)
-        return (4 if full.get("lora") else 16) * self.parameters + of_answers
+        each = 12 * self.vocabulary + (4 if again else 80) * self.width
+        return (4 if full.get("lora") else 16) * self.parameters + answers * tokens * each
 
 
 def prepare(
@@ -96,8 +95,31 @@ def prepare(
         several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
         raise UserError(several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1)))
 
-    full = merge(_required(trainer, data, on_cpu, bf16), node)
-    full = full if is_recipe else merge(_usual(full, model, data, on_cpu), full)
+    by_answers = "last-number" if data.numbers else "math"
+    required = {  # of every run, but for the batch
+        "model": models.SMOLLM2,
+        "data": data.node,
+        "reward": "reasoning-gym" if data.node["source"] == "reasoning_gym" else by_answers,
+        "rounds": 24 if on_cpu else 200,
+        "shared_prompts": on_cpu and processes.count() == 1,
+        "trainer": {
+            "num_generations": 8,
+            "max_completion_length": 64 if on_cpu else 512,
+            "use_cpu": on_cpu,
+            "bf16": bf16 and not trainer.get("fp16"),
+            **({} if on_cpu or bf16 else {"fp16": True}),
+        },
+    }
+    full = merge(required, node)
+    usual = {
+        "data": {"chat": model.chat, "eval_size": min(200, data.rows // 10)},
+        "trainer": {
+            "learning_rate": (1e-5 if model.parameters < 5e8 else 1e-6) * (10 if full.get("lora") else 1),
+            "lr_scheduler_type": "constant",
+            "activation_checkpointing": not on_cpu,
+        },
+    }
+    full = full if is_recipe else merge(usual, full)
     for problem in _missing_packages(full):  # of the reward that was chosen
         raise UserError(problem)
     memory = _free_memory(on_cpu)
@@ -106,8 +128,7 @@ def prepare(
     if not is_recipe:
         _add_evaluation(full, config, on_cpu)
     full.setdefault("output", _output(config))
-    room = _room(full, model, data, memory, resume)
-    return full, [_machine(config.trainer, on_cpu, memory), *_lines(config, room)]
+    return full, [_machine(config.trainer, on_cpu, memory), *_lines(config, _room(full, model, data, memory, resume))]
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
@@ -163,40 +184,12 @@ def _read(node: dict[str, Any]) -> _Data:
         if row.get(answer) in (None, ""):
             raise UserError(f"data.path {path!r}: row {number} has no {answer!r}")
     golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows]
-    numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
-    return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
-
-
-def _required(trainer: Mapping[str, Any], data: _Data, on_cpu: bool, bf16: bool) -> dict[str, Any]:
-    """Return a value for what every run must have, but for the batch."""
-    by_answers = "last-number" if data.numbers else "math"
-    return {
-        "model": models.SMOLLM2,
-        "data": data.node,
-        "reward": "reasoning-gym" if data.node["source"] == "reasoning_gym" else by_answers,
-        "rounds": 24 if on_cpu else 200,
-        "shared_prompts": on_cpu and processes.count() == 1,
-        "trainer": {
-            "num_generations": 8,
-            "max_completion_length": 64 if on_cpu else 512,
-            "use_cpu": on_cpu,
-            "bf16": bf16 and not trainer.get("fp16"),
-            "fp16": not on_cpu and not bf16,
-        },
-    }
-
-
-def _usual(full: Mapping[str, Any], model: _Model, data: _Data, on_cpu: bool) -> dict[str, Any]:
-    """Return what suits a model and its questions."""
-    rate = 1e-5 if model.parameters < 5e8 else 1e-6
-    return {
-        "data": {"chat": model.chat, "eval_size": min(200, data.rows // 10)},
-        "trainer": {
-            "learning_rate": rate * (10 if full.get("lora") else 1),
-            "lr_scheduler_type": "constant",
-            "activation_checkpointing": not on_cpu,
-        },
-    }
+    return _Data(
+        node,
+        len(rows),
+        all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds),
+        max(len(str(row.get(prompt))) for row in rows),
+    )
 
 
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:
@@ -217,10 +210,16 @@ def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> No
     trainer.setdefault("logging_steps", config.steps_per_round)
     full.setdefault("save_every", quarter)
     if config.data.eval_size:
-        alone = config.data.eval_size if full["shared_prompts"] else trainer["per_device_train_batch_size"]
-        evaluation = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": quarter * config.steps_per_round}
-        evaluation |= {"num_generations_eval": 1, "per_device_eval_batch_size": alone}
-        full["trainer"] = evaluation | trainer
+        full["trainer"] = {
+            "eval_on_start": True,
+            "eval_strategy": "steps",
+            "eval_steps": quarter * config.steps_per_round,
+            "num_generations_eval": 1,
+            "per_device_eval_batch_size": config.data.eval_size
+            if full["shared_prompts"]
+            else trainer["per_device_train_batch_size"],
+            **trainer,
+        }
 
 
 def _output(config: RunConfig) -> str:
@@ -258,28 +257,32 @@ def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, re
     answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"] or 0
     needed = model.memory(max(1, answers // processes.count()), tokens + data.longest // 3, full)
     if needed > memory:
-        what = f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free"
-        raise UserError(f"{what}: take a smaller trainer.per_device_train_batch_size, --lora, or a smaller model")
+        raise UserError(
+            f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free: take a smaller "
+            "trainer.per_device_train_batch_size, --lora, or a smaller model"
+        )
     # The model, and two checkpoints and a third that is being written, of weights and both of Adam's numbers.
     disk = 0 if full.get("lora") else (40 if full.get("save_every") else 4) * model.parameters
     output = Path(full["output"]).absolute()
     free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
     if disk > free and not resume:  # what is resumed has its checkpoints
-        what = f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free"
-        raise UserError(f"{what}: save_every=0 takes {_gb(4 * model.parameters)}, and -o another folder")
+        raise UserError(
+            f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free: save_every=0 takes "
+            f"{_gb(4 * model.parameters)}, and -o another folder"
+        )
     return f"about {_gb(needed)} of memory and {_gb(disk)} of disk"
 
 
 def _lines(config: RunConfig, room: str) -> list[str]:
     group, questions = config.trainer["num_generations"], config.prompts_per_round
-    rate = config.trainer.get("learning_rate", 1e-6)
     lora = f", LoRA of rank {config.lora}" if config.lora else ""
     return [
         f"Batch: {questions * group} answers a round ({questions} questions x {group}) of at most "
         f"{config.trainer['max_completion_length']} tokens, in {counted(config.steps_per_round, 'optimizer step')}; "
         f"{room}.",
-        f"Reward {config.reward}, learning rate {rate:g}{lora}, {counted(config.rounds, 'round')}, "
-        f"{counted(config.data.eval_size, 'held-out question')}. To change one: key=value.",
+        f"Reward {config.reward}, learning rate {config.trainer.get('learning_rate', 1e-6):g}{lora}, "
+        f"{counted(config.rounds, 'round')}, {counted(config.data.eval_size, 'held-out question')}. To change one: "
+        "key=value.",
     ]
 
 

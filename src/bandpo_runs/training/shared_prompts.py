@@ -51,10 +51,9 @@ def why_not(args: Any, model: Any) -> str:
         "its layers are not all plain attention": set(getattr(model.config, "layer_types", None) or ["full_attention"])
         != {"full_attention"},
     }
-    reasons = [reason for reason, holds in settings.items() if holds]
-    if not reasons and not _same_logits(model):
-        reasons = ["its layers and its head, called one by one, do not give its logits"]
-    return reasons[0] if reasons else ""
+    reason = next((reason for reason, holds in settings.items() if holds), None)
+    otherwise = "its layers and its head, called one by one, do not give its logits"
+    return reason or ("" if _same_logits(model) else otherwise)
 
 
 @torch.no_grad()
@@ -79,8 +78,7 @@ class _Shared(GRPOTrainer):
         """Return an answer to each prompt."""
         longest = cast(int, self.max_completion_length)
         answers, *drawn = sample(self._plain_model, prompt_ids, self.eos_token_ids, longest, self.temperature)
-        logps, entropies = (pad_sequence(each, batch_first=True) for each in drawn)
-        self._drawn = logps, entropies
+        self._drawn = pad_sequence(drawn[0], batch_first=True), pad_sequence(drawn[1], batch_first=True)
         return answers, None
 
     def _generate_and_score_completions(self, inputs):

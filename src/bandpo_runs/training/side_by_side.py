@@ -74,8 +74,13 @@ def plan(
     jobs = []
     for seed in seeds:
         for name, rule in rules.items():
-            node = {"scene": scene, "seed": seed, "save_every": 10, "trust_region": rule}
-            node["output"] = str(output / scene / name / f"seed-{seed}")
+            node = {
+                "scene": scene,
+                "seed": seed,
+                "save_every": 10,
+                "trust_region": rule,
+                "output": str(output / scene / name / f"seed-{seed}"),
+            }
             jobs.append(Job(name, build(merge(node, overrides or {}))))
     return jobs
 
@@ -135,16 +140,14 @@ def run_all(
         listener.start()
         starts = sorted({(SCENES[job.config.scene or "tail"].p_work, job.config.seed) for job in left})
         _gather([pool.submit(_warm, *start, messages) for start in starts])
-        there = [(job.folder / "config.yaml").exists() for job in left]
-        _gather([pool.submit(_train, left[i].config, there[i], command, i, messages) for i in range(len(left))])
+        _gather([pool.submit(_train, job, command, i, messages) for i, job in enumerate(left)])
         messages.put(None)
         listener.join()
     return [job.folder for job in jobs]
 
 
 def _gather(futures) -> None:
-    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in done:
+    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
         future.result()
 
 
@@ -160,14 +163,17 @@ def _warm(p_work: float, seed: int, messages) -> None:
     warm_start(p_work, seed, lambda text: messages.put((None, text)))
 
 
-def _train(config: RunConfig, resume: bool, command: str, index: int, messages) -> None:
+def _train(job: Job, command: str, index: int, messages) -> None:
     _quiet()
     from .on_trl import run
 
-    def say(text: str) -> None:
-        messages.put((None, text))
-
-    run(config, resume=resume, command=command, on_row=lambda row: messages.put((index, row)), say=say)
+    run(
+        job.config,
+        resume=(job.folder / "config.yaml").exists(),
+        command=command,
+        on_row=lambda row: messages.put((index, row)),
+        say=lambda text: messages.put((None, text)),
+    )
 
 
 def _quiet() -> None:

@@ -26,7 +26,7 @@ from ..statistics.estimators import best_at_k_bootstrap, mean_at_k, pass_at_k, p
 DATA, ROW = "validation_data", "validation_row"
 EXAMPLES = 3  # rows whose answers are kept
 # Rewards that are 1 for right and 0 for wrong. verl calls their values acc, others reward.
-ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "lab")
+ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "dapo", "lab")
 
 
 def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:

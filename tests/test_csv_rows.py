@@ -1,8 +1,8 @@
-"""bandpo_runs/provenance.py: the rows of measurements."""
+"""benchmarks/csv_rows.py: the rows of measurements."""
 
 import pytest
 
-from bandpo_runs.provenance import read_rows, replace_rows, write_rows
+from benchmarks.csv_rows import read_rows, replace_rows, write_rows
 
 
 def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):
