@@ -103,6 +103,30 @@ def test_an_answer_that_words_take_back_is_none(text):
     assert grade([text], ["12"])[0].score == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "若x=3，则y=\\boxed{12}。",
+        "Если x = 3, то y = \\boxed{12}.",
+        "Suppose x = 3, we get \\boxed{12}.",
+        "La mitad de 24 es \\boxed{12}.",
+        "Die Quadratwurzel aus 144 ist \\boxed{12}.",
+        "最大可能值为\\boxed{12}。",
+        "不同的选法有\\boxed{12}种。",
+        "x=\\boxed{12}（x=-3舍去）",
+        "以上より、答えは12です。以上です。",
+        "Antwort: 12,00",
+    ],
+)
+def test_words_that_only_look_like_it_take_nothing_back(text):
+    assert grade([text], ["12"])[0].score == 1
+
+
+@pytest.mark.parametrize("gold", ["\\boxed{}", "Answer: -", "\\boxed{-}", "", "The answer is -."])
+def test_a_right_answer_that_holds_nothing_is_never_right(gold):
+    assert grade(["Answer: 7", ""], [gold] * 2)[0].score == 0
+
+
 def test_words_that_decide_are_read_as_english_and_others_as_nothing():
     assert in_english("It is not 12 apples") == "It is not 12 apples"
     assert in_english("не равен").split() == ["not", "equal"]

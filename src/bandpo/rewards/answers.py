@@ -34,7 +34,7 @@ def read(text: str, right: str) -> tuple[tuple[str, ...], str | None] | None:
     What the right answer has too (its letters, commands, "=") is not a reason to refuse.
     """
     letters = "".join(re.findall(r"(?<!\\)\b[A-Za-z]\b|(?<=\d)[A-Za-z]", P.command.sub(" ", right)))
-    text = bare(P.beside.sub("", without_lead(text)))
+    text = bare(P.beside.sub("", P.modulo.sub(r"\1", without_lead(text))))
     sides = [text] if P.equals.search(right) else _sides(text)
     parts = [without_unit(bare(side), letters) or ("", None) for side in sides]
     values = tuple(value for value, _ in parts)

@@ -67,7 +67,7 @@ def read_boxes(text: str, last: int) -> Found:
     if (
         retracted
         or P.govern.search(clause)
-        or P.supposed.search(before)
+        or (P.supposed.search(before) and re.search(r"[.!?]\s+\S", after))
         or _touched(P.prose_command.sub(" word ", before), P.prose_command.sub(" word ", after))
     ):
         return Found(())

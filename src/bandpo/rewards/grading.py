@@ -128,7 +128,7 @@ def _right(answer: str) -> _Right:
     for kind, read_as in _WRITTEN.items():
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
         plausible = (
-            text[:2].strip("([").isupper() if kind == "choice" else kind != "based" or text.lstrip("-")[0].isdigit()
+            text[:2].strip("([").isupper() if kind == "choice" else kind != "based" or text.lstrip("-")[:1].isdigit()
         )
         if plausible and (normal := read_as(text)):
             return _Right(text, kind, text, None, None, normal)
@@ -154,7 +154,9 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     raw = P.with_unit.sub(r"\1 \2", bare(plain(answer))) if len(answer) <= LONGEST else ""
     if raw and compact(raw) == compact(wanted.text):
         return Grade(1.0, wanted.normal)
-    answer = in_english(P.decimal_comma.sub(r"\1.\2", raw) if wanted.number else raw).strip()
+    answer = in_english(
+        (P.decimal_comma if wanted.number.places else P.cents).sub(r"\1.\2", raw) if wanted.number else raw
+    ).strip()
     if (parts := _clock(P.fraction.sub(r"\1\3:\2\4", answer))) and parts == _clock(
         P.fraction.sub(r"\1\3:\2\4", wanted.text)
     ):

@@ -67,7 +67,7 @@ P = _Patterns(
     scale_word="|".join(NUMBERS["scales"]),
     part_word=f"(?:{'|'.join(NUMBERS['parts'])})s?",
 )
-_FIRST = {word[:5].lower().split()[0] for word in _DECIDING if word.replace(_LETTER, "").isascii()}
+_FIRST = {re.split("[' ]", word[:5].lower())[0] for word in _DECIDING if word.replace(_LETTER, "").isascii()}
 _STOPS = dict(
     zip("\u3002\uff61\u0964\u06d4\uff01\uff1f\u061f\u3001\uff0c\u060c\uff1b\u061b\uff1a", "....!??,,,;;:", strict=True)
 )
@@ -75,7 +75,14 @@ _STOPS = dict(
 
 @functools.lru_cache(maxsize=10_000)
 def _english(word: str) -> str:
-    return next((english for each, english in _DECIDING.items() if re.fullmatch(each, word, re.IGNORECASE)), "word")
+    return next(
+        (
+            english
+            for each, english in _DECIDING.items()
+            if re.fullmatch(re.sub(r"\(\?[=!].*?\)", "", each), word, re.IGNORECASE)
+        ),
+        "word",
+    )
 
 
 def in_english(text: str) -> str:

@@ -76,7 +76,7 @@ def whole_json(path: Path) -> dict[str, Any] | list[Any] | None:
 
 
 def rows_in(whole: Mapping[str, Any] | list[Any]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the rows of an array, or of the one list in a JSON object, and the name of that list.
+    """Return the rows of a JSON array or of an object's one list, and its name.
 
     They may be numbered instead: {"0": {}, ...}.
 
