@@ -1,7 +1,6 @@
 """The scorers in verl: against its own math_dapo, through its reward loop, in a Ray actor."""
 
 import asyncio
-import importlib.util
 import os
 import random
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import scripts
 import torch
 import verl_toy
 from hydra import compose, initialize_config_module
@@ -204,10 +204,7 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
 def test_the_recorded_rows_are_what_verls_scorers_say():
     """Of docs/evaluate.md; the others are tested where TRL is."""
     pytest.importorskip("math_verify")
-    path = Path(__file__).parent.parent.parent / "benchmarks" / "scorers.py"
-    spec = importlib.util.spec_from_file_location("scorers_benchmark", path)
-    scorers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scorers)
+    scorers = scripts.load("benchmarks/scorers.py")
     rows, found = scorers.read_rows(scorers.ROWS), scorers.scores()
     assert set(found) == {"math", "dapo-strict", "verl math_dapo", "verl math_verify"}
     for name, column in found.items():
