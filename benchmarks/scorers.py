@@ -111,8 +111,8 @@ doubt, take a part of or take back ("not \boxed{7}", "perhaps \boxed{7}", "half 
 `words.yaml` has such words for eleven languages and some for others, and the labels ("Answer:") of some forty.
 
 A sentence counts if only its paragraph and a short closing follow it, and no "wait" or "alternatively": where the text
-goes on, it was a thought. "Perhaps" and "should be" state nothing. The last 10,000 characters are looked at, and in
-them the last 50 statements.
+goes on, it was a thought; behind a closed thought, or in the first paragraph, an explanation may follow. "Perhaps" and
+"should be" state nothing. The last 10,000 characters are looked at, and in them the last 50 statements.
 
 Boxes that stand together are a list if the right answer is one; else the last counts behind "and", and each must be
 right behind a comma or "or". A note about the answer ("Confidence in this answer: 95%") states none, nor does a

@@ -173,6 +173,8 @@ LATER = "If the first one is taken, two are left, and each of them has a partner
         ("Perhaps the answer is 7, which is the minimal", 0),
         ("The answer should be 7.\n\nBut let me check", 0),
         (f"It is $\\boxed{{7}}$.\n\n{LATER}", 1),
+        (f"<think>7 or 8</think>We add.\n\nSo the answer is 7.\n\n{LATER}", 1),  # the thought was closed
+        (f"So the answer is 8.\n\n<think>We add.\n\nSo the answer is 7.\n\n{LATER}", 0),
     ],
 )
 def test_a_sentence_in_a_thought_that_goes_on_states_nothing(text, score):

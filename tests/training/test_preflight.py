@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"model": "./model"}, r"there is no data to train on: bandpo train MODEL --data FILE.jsonl, with rows of"),
+        ({"model": "./model"}, r"data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of"),
         ({"model": "./model", "data": 3}, "data must be settings by name, got 3"),
         ({"model": "./model", "data": {"path": "text.jsonl"}},
          r"data.path 'text.jsonl' has no column of the prompt; it has \['text', 'answer'\]: data.prompt=COLUMN n"),

@@ -66,7 +66,7 @@ _T = TypeVar("_T")
 
 
 def _check_names(owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]) -> None:
-    """Raise TypeError for a name that is no argument of the owner. The message says what is meant."""
+    """Raise TypeError for an unknown argument of the owner. The message says what is meant."""
     takes_all = any(each.kind == each.VAR_KEYWORD for each in arguments.values())
     for name in () if takes_all else sorted({*names} - arguments.keys()):
         meant = nearest(name, ["trust_region", *arguments])

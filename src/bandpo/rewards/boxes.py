@@ -61,12 +61,11 @@ def read_boxes(text: str, last: int) -> Found:
         begin, contents = other[0], [other[2], *contents]
     before = in_english(text[max(0, begin - LONGEST) : begin].rpartition("\n\n")[2])
     after = in_english(text[end : end + LONGEST])
-    clause = P.clause.split(P.delimiter.sub(" ", before))[-1]
     behind = P.box_ends.sub("", after, count=1)
-    retracted = P.taken_back.match(after) or P.retract.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", behind))
     if (
-        retracted
-        or P.govern.search(clause)
+        P.taken_back.match(after)
+        or P.retract.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", behind))
+        or P.govern.search(P.clause.split(P.delimiter.sub(" ", before))[-1])
         or (P.supposed.search(before) and re.search(r"[.!?]\s+\S", after))
         or _touched(P.prose_command.sub(" word ", before), P.prose_command.sub(" word ", after))
     ):

@@ -10,7 +10,8 @@ r"""Find the final answer in a text. The rules, which docs/evaluate.md shows in 
 4. It is none where words negate it or take a part of it: "not \boxed{7}", "half of \boxed{42}". Any statement is
    none where the next words take it back: "\boxed{7} is wrong", "Answer: 7. Wait, that is not right". A text whose
    last statement is such a one gives no answer. `words.yaml` has such words in other languages.
-5. A sentence counts if only its paragraph and a short closing follow. Where the text goes on, it was a thought.
+5. A sentence counts if only its paragraph and a short closing follow, or if it stands behind a closed thought or in the
+   first paragraph. Elsewhere a text that goes on was a thought.
 6. Boxes with nothing but a space, a comma, "and" or "or" between them are a list where the right answer is a list. Else
    the last of them counts behind "and", and each must be right behind anything else.
 """
@@ -58,19 +59,21 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
 
     `thinking="opened"`: the prompt ended in an opened block of thinking.
     """
-    text = without_thinking(P.end_of_turn.split(text, maxsplit=1)[0], thinking)[-REACH:]
-    text = (text if text.isascii() else P.drawn.sub(" ", text)).rstrip()
+    whole = P.end_of_turn.split(text, maxsplit=1)[0]
+    text = without_thinking(whole, thinking)
+    finished = text != whole and whole.endswith(text)  # behind a closed thought all was meant to be read
+    text = (text[-REACH:] if text.isascii() else P.drawn.sub(" ", text[-REACH:])).rstrip()
     if text.endswith((">", "`")) and (end := P.end_marks.search(text, max(0, len(text) - 2 * LONGEST))):
         text = text[: end.start()]
     text = P.display_ends.sub("", text)
-    place, found = _last_statement(text)
+    place, found = _last_statement(text, finished)
     if found is not None and not found.answers:
         return None
     line = _last_line(text, place)
     return Found((line,)) if line else found
 
 
-def _last_statement(text: str) -> tuple[int, Found | None]:
+def _last_statement(text: str, finished: bool) -> tuple[int, Found | None]:
     """Find the place and the content of the last statement. One that is taken back has no content."""
     weak: tuple[int, Found | None] = (-1, None)
     for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
@@ -81,7 +84,7 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
         for mark in reversed(marks):
             place = max((begin for begin, end, _ in boxes if begin <= mark.start() < end), default=None)
             place = mark.start() if mark["box"] and place is None else place
-            found = _stated(text, mark) if place is None else read_boxes(text, place)
+            found = _stated(text, mark, finished) if place is None else read_boxes(text, place)
             if (
                 found
                 and mark.lastgroup == "sentence"
@@ -93,7 +96,7 @@ def _last_statement(text: str) -> tuple[int, Found | None]:
     return weak
 
 
-def _stated(text: str, mark: re.Match[str]) -> Found | None:
+def _stated(text: str, mark: re.Match[str], finished: bool) -> Found | None:
     """Read a statement without a box. It is empty if it is taken back; None: it states nothing."""
     place, kind = mark.start(), mark.lastgroup
     line, end = _line(text, mark)
@@ -106,13 +109,13 @@ def _stated(text: str, mark: re.Match[str]) -> Found | None:
     # Thai has no full stop.
     before = "" if kind in ("tag", "hashes") or "\u0e00" < mark[0][0] < "\u0e7f" else in_english(before)
     if kind in ("sentence", "says", "reversed"):
-        first = len(text) < REACH and "\n\n" not in text[:place]
+        first = finished or (len(text) < REACH and "\n\n" not in text[:place])
         begins = (P.soon if kind == "says" else P.at_once).match(in_english(line))
         if not (kind == "sentence" or ("\\box" not in line and begins)) or not (
             first or len(after.partition("\n\n")[2]) <= CLOSING
         ):
             return None
-        if P.wait.search(in_english(after[: 2 * CLOSING])):
+        if not finished and P.wait.search(in_english(after[: 2 * CLOSING])):
             return Found(())
     if P.about.search(before if kind != "sentence" else before + mark[0]):
         return None

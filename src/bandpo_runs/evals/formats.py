@@ -68,7 +68,7 @@ def column_of(row: Row, role: str, used: Collection[str] = (), depth: int = 4) -
 
     It may be in an object: "a.b" is field b of column a.
 
-    An object with such a field is no answer itself: of {"completions": [{"model_answer": ...}]} it is the field.
+    An object with such a field is not the answer itself: of {"completions": [{"model_answer": ...}]} it is the field.
     """
     paths, level = list[str](), [("", row)]
     for _ in range(depth):
@@ -292,7 +292,7 @@ def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         }
         answer = answers.setdefault((row["doc_id"], str(row["resps"])), answer)
         answer["metrics"] |= {
-            # A list is no score, but what lm-eval's f1 and mcc are computed from: the right choice and the model's.
+            # A list is not a score, but what lm-eval's f1 and mcc are computed from: the right choice and the model's.
             name if filters == {"none"} else f"{name},{kind}": (str(x) if isinstance(x, list) else x, read)
             for name, x in ((name, row.get(name)) for name in row.get("metrics") or numbers)
         }

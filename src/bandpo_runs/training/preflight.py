@@ -158,9 +158,7 @@ def _size(place: str) -> _Model:
 def _read(node: dict[str, Any]) -> _Data:
     """Look at the first rows of a file, and name its columns. Raises UserError."""
     if not node.get("source") and not node.get("path"):
-        raise UserError(
-            "there is no data to train on: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
-        )
+        raise UserError("data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}")
     if node.setdefault("source", "file") not in ("file", "hub"):
         return _Data(node)
     from ..data.readers import file_rows, hub_rows
