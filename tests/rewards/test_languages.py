@@ -89,6 +89,9 @@ Suppose the answer is 12. Then 1 = 2, a contradiction.
 12 has been ruled out.
 The answer is greater than 12.
 Answer: we can exclude 12
+If there were no leap years, the answer would be 12. But there are.
+Предположим, что $n=\\boxed{12}$. Тогда сумма цифр была бы чётной.
+Angenommen, $x=\\boxed{12}$. Dann stünde links 5 und rechts 8.
 """.strip().splitlines()
 
 
@@ -116,6 +119,7 @@ def test_an_answer_that_words_take_back_is_none(text):
         "x=\\boxed{12}（x=-3舍去）",
         "以上より、答えは12です。以上です。",
         "Antwort: 12,00",
+        "สมมติว่ามี 3 กล่อง = 12 คำตอบคือ 12",
     ],
 )
 def test_words_that_only_look_like_it_take_nothing_back(text):
@@ -151,6 +155,8 @@ def test_every_word_and_pattern_can_be_compiled():
         *(("1:58", "1:58 a.m.", 0), ("10:30:15", "10:30", 0)),
         *(("\\boxed{8} dozen birds", "8", 1), ("\\boxed{8} dozen birds", "96", 1), ("\\boxed{8} dozen", "9", 0)),
         *(("\\boxed{42} cents", "\\$42", 0), ("\\boxed{D} days", "D", 1), ("\\boxed{350}", "350 (g)", 1)),
+        *(("2,5 Liter", "2.5", 1), ("\\boxed{1,2}", "\\frac{6}{5}", 0)),
+        *(("$N \\equiv 12 \\pmod{100}$", "12", 1), ("\\boxed{12 \\pmod 5}", "12", 0)),
         *(("\\boxed{350} m", "350 (g)", 0), ("boxed{no}", "no", 1), ("The answer is \boxed{7}", "7", 1)),
         *(("**Answer:** They meet 27 miles from city A.", "27", 1), ("\\boxed{a \\leq 2}", "a \\le 2", 1)),
     ],
@@ -174,6 +180,7 @@ LATER = "If the first one is taken, two are left, and each of them has a partner
         ("The answer should be 7.\n\nBut let me check", 0),
         (f"It is $\\boxed{{7}}$.\n\n{LATER}", 1),
         (f"<think>7 or 8</think>We add.\n\nSo the answer is 7.\n\n{LATER}", 1),  # the thought was closed
+        ("<think>7 or 8</think>So the answer is 7.\n\nLet me verify: 3 + 4 = 7.", 1),
         (f"So the answer is 8.\n\n<think>We add.\n\nSo the answer is 7.\n\n{LATER}", 0),
     ],
 )
