@@ -17,13 +17,15 @@ answers in these repositories (of long files a part, drawn at random), with the 
     gaokao            OpenLMLab/GAOKAO-Bench (GPT-4)
     s1_mgsm_zh        protimroy/crosslingual-test-time-scaling (s1 7B to 32B)
     zeroeval          WildEval/ZeroEval (GPT-4o, o1-mini, Gemma 2, Claude 3.5 Sonnet, DeepSeek-V2.5, Qwen2.5)
-    reasoninggym      open-thought/reasoning-gym-eval (DeepSeek-R1, QwQ, Gemma 3, o3-mini, Llama 4, Grok 3 mini)
+    reasoninggym      open-thought/reasoning-gym-eval (DeepSeek-R1, QwQ, Gemma 3, o3-mini, Llama 4, Grok 3 mini); its
+                      math-evals of Qwen2.5-3B, the same trained, and Llama 3.2 3B, with all their answers
     rlvrprobe         UnitedSnakes/rlvr_behavior_probe_runpod (Qwen2.5 1.5B, trained)
     slm_gemma4_phi4   hoangsonpham727/slm-math-reasoning (Gemma 4 E2B, Phi-4 mini, Qwen2.5-Math 1.5B)
     csc5051           Fomaldehyde/Test-Time-Scaling-for-Math-Reasoning-CSC5051- (Qwen3 8B, DeepSeek)
     tts               shanjf666/Test-Time-Scaling (Llama 3.2 1B, R1-Distill-Qwen 1.5B)
     gsmplus           qtli/GSM-Plus (GPT-4, MetaMath 70B)
     cs336             PrecipiceBlades/cs336-assignment5-alignment (Llama 3.1 8B base)
+    xling             nhockid235/xling-grpo-sub3b (R1-Distill-Qwen 1.5B in eight languages; math-verify's verdict)
 """
 
 import argparse

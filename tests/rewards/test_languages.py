@@ -119,6 +119,9 @@ def test_an_answer_that_words_take_back_is_none(text):
         "x=\\boxed{12}（x=-3舍去）",
         "以上より、答えは12です。以上です。",
         "Antwort: 12,00",
+        "There are \\boxed{12} non-empty subsets.",
+        "a total of $\\boxed{12}$ non congruent triangles",
+        "$$b+b=24\\Rightarrow 2b=24$$ $$\\boxed{12}$$",
         "สมมติว่ามี 3 กล่อง = 12 คำตอบคือ 12",
     ],
 )
