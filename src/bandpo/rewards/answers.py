@@ -53,10 +53,10 @@ def without_lead(text: str) -> str:
     return text if related or changes(words) else value
 
 
-def said(text: str) -> str:
+def predicate(text: str) -> str:
     """Return what a sentence says of its subject. Of "The graph is an ellipse" it is the ellipse."""
-    found = list(P.says.finditer(text))
-    return text if not found or changes(text[: found[-1].end()]) else text[found[-1].end() :]
+    verbs = list(P.says.finditer(text))
+    return text if not verbs or changes(text[: verbs[-1].end()]) else text[verbs[-1].end() :]
 
 
 def without_unit(text: str, letters: str = "") -> tuple[str, str | None] | None:

@@ -83,16 +83,18 @@ def box_at(text: str, start: int) -> tuple[int, int, str] | None:
     return (start, bare.end(), bare[0]) if bare else None
 
 
-def _with_unit(found: Found, before: str, after: str) -> Found:
+def _with_unit(statement: Found, before: str, after: str) -> Found:
     """Add the unit or scale next to the last box: a currency, "cm", "%", "million"."""
-    *others, content = found.answers
+    *others, content = statement.answers
     if money := re.search(r"(\\\$|[\u20ac\u00a3\u00a5])\s*$", before):
-        return found._replace(answers=(*others, f"{money[1]}{content}"))
+        return statement._replace(answers=(*others, f"{money[1]}{content}"))
     unit = plain(P.unit_end.split(after, maxsplit=1)[0]).replace("$", " ")[:40].strip(" *_~")
     if (word := unit.partition(" ")[0].casefold()) in SCALES:
-        return found._replace(scaled=f"{content} {word}")
+        return statement._replace(scaled=f"{content} {word}")
     with_unit = f"{content} {unit}" if unit[:1].isalpha() else f"{content}{unit}"
     value, name = without_unit(with_unit) or ("", None)
     return (
-        found._replace(answers=(*others, with_unit)) if name and value == content and not content.isalpha() else found
+        statement._replace(answers=(*others, with_unit))
+        if name and value == content and not content.isalpha()
+        else statement
     )

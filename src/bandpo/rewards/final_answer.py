@@ -66,11 +66,11 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
     if text.endswith((">", "`")) and (end := P.end_marks.search(text, max(0, len(text) - 2 * LONGEST))):
         text = text[: end.start()]
     text = P.display_ends.sub("", text)
-    place, found = _last_statement(text, finished)
-    if found is not None and not found.answers:
+    place, statement = _last_statement(text, finished)
+    if statement is not None and not statement.answers:
         return None
     line = _last_line(text, place)
-    return Found((line,)) if line else found
+    return Found((line,)) if line else statement
 
 
 def _last_statement(text: str, finished: bool) -> tuple[int, Found | None]:
@@ -84,15 +84,15 @@ def _last_statement(text: str, finished: bool) -> tuple[int, Found | None]:
         for mark in reversed(marks):
             place = max((begin for begin, end, _ in boxes if begin <= mark.start() < end), default=None)
             place = mark.start() if mark["box"] and place is None else place
-            found = _stated(text, mark, finished) if place is None else read_boxes(text, place)
+            statement = _stated(text, mark, finished) if place is None else read_boxes(text, place)
             if (
-                found
+                statement
                 and mark.lastgroup == "sentence"
-                and not P.at_once.match(in_english(" ".join(found.answers) or "7"))
+                and not P.at_once.match(in_english(" ".join(statement.answers) or "7"))
             ):
-                weak = weak if weak[1] else (mark.start(), found)  # "the answer is correct" takes nothing back
-            elif found is not None:
-                return mark.start(), found
+                weak = weak if weak[1] else (mark.start(), statement)  # "the answer is correct" takes nothing back
+            elif statement is not None:
+                return mark.start(), statement
     return weak
 
 

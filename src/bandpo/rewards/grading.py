@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Literal
 
 from ..errors import UserError, nearest
-from .answers import read, said, without_lead, without_unit
+from .answers import predicate, read, without_lead, without_unit
 from .boxes import LONGEST
 from .dapo import minerva
 from .final_answer import Thinking, final_answer
@@ -71,10 +71,10 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
     check_math_verify()
     grades = [_by_value(text, str(answer), thinking) for text, answer in zip(texts, answers, strict=True)]
     open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
-    found = dict(
+    results = dict(
         zip(open_pairs, pool().map([[_right(pair.right).value, *pair.values] for pair in open_pairs]), strict=True)
     )
-    return [pair.grade(found[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
+    return [pair.grade(results[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
 
 
 # ---- math: what can be decided without a parser
@@ -87,10 +87,10 @@ class _Pair:
     right: str
     values: tuple[str, ...]
 
-    def grade(self, found: list | Stopped | Raised) -> Grade:
-        if isinstance(found, (Stopped, Raised)):
-            return Grade(0.0, None, "timeout" if isinstance(found, Stopped) else "error")
-        equal, shown = found
+    def grade(self, result: list | Stopped | Raised) -> Grade:
+        if isinstance(result, (Stopped, Raised)):
+            return Grade(0.0, None, "timeout" if isinstance(result, Stopped) else "error")
+        equal, shown = result
         return Grade(1.0, _right(self.right).normal) if equal else Grade(0.0, shown, "ok" if shown else "unparsed")
 
 
@@ -122,9 +122,9 @@ def _right(answer: str) -> _Right:
     noted = P.with_unit.fullmatch(text)
     text = P.with_unit.sub(r"\1 \2", text)
     value, unit = (noted[1], known_unit(noted[2])) if noted else without_unit(text) or (text, None)
-    found = None if P.euler.fullmatch(value) else number(value)
-    if found is not None:
-        return _Right(text, "number", _exact(value), unit, found, f"{found.value} {unit or ''}".strip())
+    parsed = None if P.euler.fullmatch(value) else number(value)
+    if parsed is not None:
+        return _Right(text, "number", _exact(value), unit, parsed, f"{parsed.value} {unit or ''}".strip())
     for kind, read_as in _WRITTEN.items():
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
         plausible = (
@@ -136,14 +136,14 @@ def _right(answer: str) -> _Right:
 
 
 def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair:
-    wanted, found = _right(right), final_answer(text, thinking)
-    if found is None or wanted.kind == "none":
+    wanted, statement = _right(right), final_answer(text, thinking)
+    if statement is None or wanted.kind == "none":
         return _UNPARSED
-    is_list = len(found.answers) > 1 and wanted.kind != "number" and P.list.match(wanted.text)
-    answers = [", ".join(found.answers)] if is_list else found.answers[0 if found.each else -1 :]
+    is_list = len(statement.answers) > 1 and wanted.kind != "number" and P.list.match(wanted.text)
+    answers = [", ".join(statement.answers)] if is_list else statement.answers[0 if statement.each else -1 :]
     grades = [_compared(answer, right) for answer in answers]
-    if found.scaled and isinstance(grades[-1], Grade) and not grades[-1].score:
-        grades[-1] = _compared(found.scaled, right)
+    if statement.scaled and isinstance(grades[-1], Grade) and not grades[-1].score:
+        grades[-1] = _compared(statement.scaled, right)
     wrong = [each for each in grades if isinstance(each, Grade) and not each.score]
     values = tuple(value for each in grades if isinstance(each, _Pair) for value in each.values)
     return wrong[0] if wrong else _Pair(right, values) if values else grades[-1]  # "x+1 or 1+x"
@@ -166,7 +166,7 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     if read_as := _WRITTEN.get(wanted.kind):
         forms = [form for form in map(read_as, (without_lead(answer), answer, raw)) if form]
         if wanted.kind != "choice" or not forms:
-            forms += filter(None, [read_as(bare(said(answer)))])
+            forms += filter(None, [read_as(bare(predicate(answer)))])
         # A right answer without "a.m." leaves it open.
         if wanted.normal in (*forms, *(re.sub(r"(?<=\d) [ap]m$", "", form) for form in forms)):
             return Grade(1.0, wanted.normal)
@@ -199,8 +199,8 @@ def _equal(one: Number, unit: str | None, other: Number, other_unit: str | None)
 
 def _exact(text: str) -> str:
     """Remove separators, and write short decimals as fractions. To a parser separators are products."""
-    found = number(text)
-    return text if found is None or (found.places >= 6 and "e" not in text.casefold()) else str(found.value)
+    parsed = number(text)
+    return text if parsed is None or (parsed.places >= 6 and "e" not in text.casefold()) else str(parsed.value)
 
 
 # ---- math: what is compared as it is written; each returns a normal form, or nothing for another kind of text

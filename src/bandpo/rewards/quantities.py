@@ -137,7 +137,7 @@ _CHANGING |= {f"{word}s" for word in (*NUMBERS["parts"], *VALUES, *SCALES, *(f"{
 
 def changes(words: str) -> bool:
     """Check for a word that may change its neighbours."""
-    found = re.findall(r"[a-z'-]+", words.casefold())
-    return bool(P.changing_phrase.search(" ".join(found))) or any(
-        word in _CHANGING or word.endswith("n't") for word in found
+    tokens = re.findall(r"[a-z'-]+", words.casefold())
+    return bool(P.changing_phrase.search(" ".join(tokens))) or any(
+        word in _CHANGING or word.endswith("n't") for word in tokens
     )
