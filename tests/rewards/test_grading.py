@@ -177,6 +177,18 @@ def test_other_ways_to_write_the_same(answer, right):
 
 
 @pytest.mark.parametrize(
+    ("answer", "right", "score"),
+    [
+        ("0 1 1 0", "0 1 1 0", 1), ("$0\\ 1\\ 1\\ 0$", "0 1\n1 0", 1), ("0.5 -1.0", "0.50 -1", 1),
+        ("1 1 0 0", "0 1 1 0", 0), ("0 1 1", "0 1 1 0", 0), ("0", "0 1 1 0", 0), ("6", "1 2 3", 0),
+        ("3 2 1", "1 2 3", 0), ("-1", "2 -3", 0), ("1 2 3", "6", 0),
+    ],
+)  # fmt: skip
+def test_numbers_that_spaces_part_are_a_row_and_no_product(answer, right, score):
+    assert grade([f"Answer: {answer}"], [right])[0].score == score
+
+
+@pytest.mark.parametrize(
     ("answer", "right"),
     [
         ("$7+\\frac{1}{\\ln 0}$", "7"), ("$\\log_0 7$", "0"), ("$\\frac{1}{\\tan(\\pi/2)}$", "0"),

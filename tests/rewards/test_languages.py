@@ -92,6 +92,24 @@ Answer: we can exclude 12
 If there were no leap years, the answer would be 12. But there are.
 Предположим, что $n=\\boxed{12}$. Тогда сумма цифр была бы чётной.
 Angenommen, $x=\\boxed{12}$. Dann stünde links 5 und rechts 8.
+A common mistake is to conclude that the answer is $\\boxed{12}$; the draws are not independent.
+It would be tempting to write \\boxed{12}, but the triangle is not equilateral.
+Many students think the total is \\boxed{12}.
+Une erreur fréquente est de répondre \\boxed{12}.
+很多人误以为答案是$\\boxed{12}$，其实不是独立的。
+Частая ошибка — считать, что ответ равен $\\boxed{12}$.
+Zu den \\boxed{12} kommen noch die Versandkosten hinzu, die in der Aufgabe fehlen.
+Il faut encore ajouter les frais de port à \\boxed{12}.
+把\\boxed{12}再加上运费，才是最后要付的钱。
+We still have to add the postage to \\boxed{12}.
+Wäre $n = \\boxed{12}$, so wäre die Quersumme 3, im Widerspruch zur Voraussetzung.
+If $n$ were \\boxed{12}, its digits would sum to 3, which contradicts the condition.
+The number of days is strictly below $\\boxed{12}$.
+The answer is 12. No, scratch that, the deposit is missing.
+The answer is 12. No, I forgot to subtract the deposit.
+答案是12。不对，我忘了减去押金。
+Die Antwort ist 12. Nein, ich habe vergessen, das Pfand abzuziehen.
+長さは正でなければならないので、\\boxed{12}は不適である。
 """.strip().splitlines()
 
 
@@ -123,6 +141,16 @@ def test_an_answer_that_words_take_back_is_none(text):
         "a total of $\\boxed{12}$ non congruent triangles",
         "$$b+b=24\\Rightarrow 2b=24$$ $$\\boxed{12}$$",
         "สมมติว่ามี 3 กล่อง = 12 คำตอบคือ 12",
+        "Many people forget the 3 boys, so the answer is \\boxed{12}.",
+        "A common mistake is to count both ends. The answer is \\boxed{12}.",
+        "We still have to add 5 to 7 and get \\boxed{12}.",
+        "Il faut encore ajouter 5, et on obtient \\boxed{12}.",
+        "有人买了3个苹果，一共\\boxed{12}个。",
+        "Сначала 9, ещё добавить 3, получится \\boxed{12}.",
+        "The answer is \\boxed{12}. Do not forget the units.",
+        "The plane is above 3 km, so the answer is \\boxed{12}.",
+        "Цена равна $\\boxed{12}$ см².",
+        "Toplam cevap 12'dir.",
     ],
 )
 def test_words_that_only_look_like_it_take_nothing_back(text):

@@ -38,11 +38,9 @@ def read(text: str, right: str) -> tuple[tuple[str, ...], str | None] | None:
     sides = [text] if P.equals.search(right) else _sides(text)
     parts = [without_unit(bare(side), letters) or ("", None) for side in sides]
     values = tuple(value for value, _ in parts)
-    if len({unit for _, unit in parts if unit}) > 1:  # $42 = 42 cents
-        return None
-    if all(value and (number(value) or not _changed(value, right, letters)) for value in values):
-        return values, parts[-1][1]
-    return None
+    readable = all(value and (number(value) or not _changed(value, right, letters)) for value in values)
+    one_unit = len({unit for _, unit in parts if unit}) <= 1  # not $42 = 42 cents
+    return (values, parts[-1][1]) if readable and one_unit else None
 
 
 def without_lead(text: str) -> str:

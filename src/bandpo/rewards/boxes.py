@@ -66,6 +66,7 @@ def read_boxes(text: str, last: int) -> Found:
         P.taken_back.match(after)
         or P.retract.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", behind))
         or P.govern.search(P.clause.split(P.delimiter.sub(" ", before))[-1])
+        or P.mistaken.search(before)
         or (P.supposed.search(before) and re.search(r"[.!?]\s+\S", after))
         or _touched(P.prose_command.sub(" word ", before), P.prose_command.sub(" word ", after))
     ):

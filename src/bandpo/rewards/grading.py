@@ -236,4 +236,9 @@ def _words(text: str) -> str:
     return P.articles.sub("", " ".join(re.findall(r"\w+", text.casefold())))
 
 
-_WRITTEN = {"clock": _clock, "choice": _choice, "based": _based, "words": _words}
+def _row(text: str) -> str:
+    """Return numbers that only spaces part, such as a row of a grid. To the parser they are one product."""
+    return " ".join(str(Fraction(part)) for part in text.split()) if P.row.fullmatch(text) else ""
+
+
+_WRITTEN = {"clock": _clock, "choice": _choice, "based": _based, "row": _row, "words": _words}

@@ -20,6 +20,7 @@ _MARKS = (
     "\u102b-\u109d\u17b4-\u17d3"
 )
 _LETTER = rf"(?:[^\W\d_]|(?!\w)[{_MARKS}\u200c\u200d])"
+_LOOKAHEAD = re.compile(r"\(\?[=!].*?\)")
 # Thai, Khmer, Chinese and their like put no space between words.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff\uac00-\ud7af]")
 
@@ -30,7 +31,7 @@ def _load(name: str) -> dict[str, Any]:
 
 def _any_of(words: list[str]) -> str:
     """Return a regular expression for any of these words, the longest first. With spaces, they are whole words."""
-    words = sorted(words, key=len, reverse=True)
+    words = sorted(words, key=lambda word: len(_LOOKAHEAD.sub("", word.replace(_LETTER, ""))), reverse=True)
     spaced = "|".join(word for word in words if not _UNSPACED.match(word))
     unspaced = "|".join(word for word in words if _UNSPACED.match(word))
     return rf"(?:(?<![^\W\d_]|\\)(?<![{_MARKS}])(?:{spaced})(?!{_LETTER})|{unspaced})"
@@ -76,11 +77,7 @@ _STOPS = dict(
 @functools.lru_cache(maxsize=10_000)
 def _english(word: str) -> str:
     return next(
-        (
-            english
-            for each, english in _DECIDING.items()
-            if re.fullmatch(re.sub(r"\(\?[=!].*?\)", "", each), word, re.IGNORECASE)
-        ),
+        (english for each, english in _DECIDING.items() if re.fullmatch(_LOOKAHEAD.sub("", each), word, re.IGNORECASE)),
         "word",
     )
 

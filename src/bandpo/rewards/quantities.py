@@ -131,8 +131,10 @@ def _one_unit(text: str, letters: str, joined: bool) -> Any:
 
 # ---- words
 
-_CHANGING = {*NUMBERS["changing"].split(), *NUMBERS["parts"], *SCALES}
-_CHANGING |= {f"{word}s" for word in (*NUMBERS["parts"], *VALUES, *SCALES, *(f"{scale}th" for scale in SCALES))}
+_CHANGING = {
+    *(*NUMBERS["changing"].split(), *NUMBERS["parts"], *SCALES),
+    *(f"{word}s" for word in (*NUMBERS["parts"], *VALUES, *SCALES, *(f"{scale}th" for scale in SCALES))),
+}
 
 
 def changes(words: str) -> bool:
