@@ -110,6 +110,9 @@ The answer is 12. No, I forgot to subtract the deposit.
 答案是12。不对，我忘了减去押金。
 Die Antwort ist 12. Nein, ich habe vergessen, das Pfand abzuziehen.
 長さは正でなければならないので、\\boxed{12}は不適である。
+\\boxed{12} (a guess)
+I am guessing \\boxed{12}.
+\\boxed{12}. Oops, it should be 13.
 """.strip().splitlines()
 
 
@@ -148,6 +151,9 @@ def test_an_answer_that_words_take_back_is_none(text):
         "有人买了3个苹果，一共\\boxed{12}个。",
         "Сначала 9, ещё добавить 3, получится \\boxed{12}.",
         "The answer is \\boxed{12}. Do not forget the units.",
+        "The answer is 12, not 13.",
+        "The answer is 12 rather than 13.",
+        "The answer is 12. This is not 13 since the dog was counted.",
         "The plane is above 3 km, so the answer is \\boxed{12}.",
         "Цена равна $\\boxed{12}$ см².",
         "Toplam cevap 12'dir.",
