@@ -6,11 +6,13 @@ import inspect
 import itertools
 import json
 import math
+import textwrap
 
 import pytest
 import torch
 from test_trl import AGGREGATION, DAPO_STEPS, Recording, build, full, history, same_weights, train
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
 
 import bandpo
 import tiny
@@ -35,8 +37,8 @@ def needs(text):
 class Both(BandPOTrainer):
     """Trains by our loss, and keeps what TRL's own gives for the same inputs: both values and gradients."""
 
-    def __init__(self, *args, theirs, extra=False, **kwargs):
-        self.pairs, self.theirs, self.extra = [], theirs, extra
+    def __init__(self, *args, theirs, extra=False, loss=GRPOTrainer._compute_loss, **kwargs):
+        self.pairs, self.theirs, self.extra, self.loss = [], theirs, extra, loss
         super().__init__(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
@@ -53,7 +55,7 @@ class Both(BandPOTrainer):
                 inputs |= {"tool_mask": (torch.rand(mask.shape) < 0.8).long()}
         kept = {name: getattr(self, name) for name in self.theirs}
         vars(self).update(self.theirs)
-        theirs = GRPOTrainer._compute_loss(self, model, inputs)
+        theirs = self.loss(self, model, inputs)
         grads = torch.autograd.grad(theirs, self.logps)
         vars(self).update(kept)
         ours = super()._compute_loss(model, inputs)
@@ -64,16 +66,17 @@ class Both(BandPOTrainer):
         return ours
 
 
-def compare(folder, objective, theirs, extra=False, cuts=True, rounding=1e-6, **changes):
+def compare(folder, objective, theirs, extra=False, cuts=True, values=True, rounding=1e-6, loss=None, **changes):
     """The trainer, after every value and gradient of its run was TRL's."""
     start = str(folder / "start")  # TRL loads the reference model from where the model came from
     tiny.model().save_pretrained(start)
-    make = functools.partial(Both, theirs=theirs, extra=extra)
+    make = functools.partial(Both, theirs=theirs, extra=extra, loss=loss or GRPOTrainer._compute_loss)
     trainer = build(make, full(folder, max_steps=6, **changes), objective, start)
     torch.manual_seed(0)
     trainer.train()
     for ours, value, grad, expected in trainer.pairs:
-        torch.testing.assert_close(ours, value, rtol=1e-6, atol=1e-6 * max(1e-2, float(value.abs())))
+        if values:
+            torch.testing.assert_close(ours, value, rtol=1e-6, atol=1e-6 * max(1e-2, float(value.abs())))
         torch.testing.assert_close(grad, expected, rtol=1e-6, atol=rounding * float(expected.abs().max()))
     assert any(grad.any() for _, _, grad, _ in trainer.pairs)
     row = trainer.state.log_history[-2]
@@ -132,6 +135,20 @@ def test_vespo_has_the_gradient_of_trls():
     expected, found = (torch.autograd.grad(x, logps)[0] for x in (loss, ours))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
     assert weights.std() > 0.1
+
+
+@needs('"vespo"')
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_vespo_has_the_gradient_of_trls_under_every_average(tmp_path, loss_type):
+    """TRL itself averages it as dapo does. For the others its own lines compute VESPO's terms and average as they do."""
+    scope = dict(vars(grpo_trainer))
+    of_vespo = SOURCE.replace('self.loss_type == "vespo"', "True")
+    of_vespo = of_vespo.replace('self.loss_type in ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"]', "False")
+    exec(textwrap.dedent(of_vespo), scope)
+    theirs, loss = ({"loss_type": "vespo"}, None) if loss_type == "dapo" else ({}, scope["_compute_loss"])
+    objective = bandpo.losses.method("vespo").without_average
+    more = {"beta": 0.04, "gradient_accumulation_steps": 2}
+    compare(tmp_path, objective, theirs, loss=loss, cuts=False, values=False, loss_type=loss_type, **more)
 
 
 PRESERVE = Preserve(0.5, 1.0)

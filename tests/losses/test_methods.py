@@ -101,7 +101,8 @@ def trgppo(log_pi, old, sampler, a):
 
 
 def band_of_response(log_pi, old, sampler, a):
-    return ppo((log_pi - old).sum().exp(), a, *kl_ball(old.sum().exp(), 0.05))
+    """The share of each token; they sum to the response's."""
+    return ppo((log_pi - old).sum().exp(), a, *kl_ball(old.sum().exp(), 0.05)) / len(old)
 
 
 def dppo(cap: float = math.inf) -> Callable[..., Tensor]:
@@ -125,7 +126,7 @@ def cispo(log_pi, old, sampler, a):
 
 def topr(log_pi, old, sampler, a):
     r = torch.exp((log_pi - old).sum()).detach()
-    return (1 if a > 0 else r.clamp(0, 1)) * a * log_pi.sum()
+    return (1 if a > 0 else r.clamp(0, 1)) * a * log_pi.mean()  # of each token
 
 
 def up(log_pi, old, sampler, a):
@@ -155,7 +156,7 @@ def luspo(log_pi, old, sampler, a):
 
 def vespo(log_pi, old, sampler, a):
     r = torch.exp((log_pi - old).sum()).detach()
-    return (r**2 * torch.exp(3 * (1 - r)) if a > 0 else r**3 * torch.exp(2 * (1 - r))) * a * log_pi.sum()
+    return (r**2 * torch.exp(3 * (1 - r)) if a > 0 else r**3 * torch.exp(2 * (1 - r))) * a * log_pi.mean()  # of each token
 
 
 def gmpo(log_pi, old, sampler, a):
@@ -288,14 +289,14 @@ OTHER_VALUE = {
 # The average of each method's paper, read once more.
 AVERAGES = dict.fromkeys(FORMULAS)
 AVERAGES |= dict.fromkeys(
-    "grpo dcpo band-kl band-tv band-chi2 band-relaxed topr abc-grpo gspo gmpo kpop sapo vespo".split(),  # noqa: SIM905
+    "grpo dcpo band-kl band-tv band-chi2 band-relaxed abc-grpo gspo gmpo kpop sapo".split(),  # noqa: SIM905
     "seq-mean-token-mean",
 )
 AVERAGES |= dict.fromkeys(
     "ppo dapo ripo cispo up ce-gppo gppo dis dgpo".split(),  # noqa: SIM905
     "token-mean",
 )
-AVERAGES |= {"luspo": "seq-mean-token-sum"}
+AVERAGES |= dict.fromkeys(["band-sequence", "luspo", "topr", "vespo"], "seq-mean-token-sum")
 AVERAGES |= dict.fromkeys(["dr-grpo", "dppo"], "seq-mean-token-sum-norm")
 
 

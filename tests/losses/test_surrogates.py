@@ -484,7 +484,8 @@ def test_ratio_of_a_response_is_the_product_over_its_tokens():
     with torch.no_grad():  # likely responses, else no bound binds
         data["old_logps"] *= 0.2
         data["logps"].copy_((data["old_logps"] + 0.2 * torch.randn(40, 3)).clamp(max=-1e-3))
-    same(loss_and_gradient(data, Band("kl", 0.05), ratio="sequence"), maximised(data, sequence))
+    own = {"ratio": "sequence", "aggregation": "seq-mean-token-sum"}  # tokens have shares, which sum to the response's
+    same(loss_and_gradient(data, Band("kl", 0.05), **own), maximised(data, sequence))
     _, metrics = policy_loss(**data, objective=Objective(Band("kl", 0.05), ratio="sequence"))
     rows = (data["logps"] - data["old_logps"]).detach().masked_fill(~data["response_mask"], 0).sum(-1)
     assert metrics.compute()["log_ratio/max"] == pytest.approx(rows.max().item())

@@ -181,6 +181,8 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
     else:
         pair = by_sign(objective.apply, objective.dual_clip)
         values = surrogate_of(limited, up, batch.weights, bounds, pair, objective.dual_clip, log_pi)
+    if objective.ratio == "sequence":  # each token has its share of the response's surrogate, and they sum to it
+        values = values / mask.sum(-1, keepdim=True).clamp(min=1)
     if batch.reference is None:
         return _Found(values, log_ratio, limited, bounds, None)
     penalty = kl_penalty(batch.new, batch.reference, objective.kl_penalty)
