@@ -144,6 +144,7 @@ The rewarded wrong ones were looked at: the last answer that each states has the
 - *Undefined parts*: an expression that holds `\ln 0` or 1/0 is never right. An infinity is right only for the same
   one.
 - *Lists and sets.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`.
+- *Rows.* Numbers with only spaces between them, such as `0 1 1`, are compared one by one.
 - *Units.* Where the right answer has a unit, another one is wrong and none is right. A bare right answer leaves it
   open.
 - *Percent.* x % is right for x and for x/100.

@@ -140,7 +140,7 @@ def test_vespo_has_the_gradient_of_trls():
 @needs('"vespo"')
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_vespo_has_the_gradient_of_trls_under_every_average(tmp_path, loss_type):
-    """TRL itself averages it as dapo does. For the others its own lines compute VESPO's terms and average as they do."""
+    """TRL itself averages it as dapo does. For the others, its own lines with VESPO's terms in the place of theirs."""
     scope = dict(vars(grpo_trainer))
     of_vespo = SOURCE.replace('self.loss_type == "vespo"', "True")
     of_vespo = of_vespo.replace('self.loss_type in ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"]', "False")

@@ -156,7 +156,9 @@ def luspo(log_pi, old, sampler, a):
 
 def vespo(log_pi, old, sampler, a):
     r = torch.exp((log_pi - old).sum()).detach()
-    return (r**2 * torch.exp(3 * (1 - r)) if a > 0 else r**3 * torch.exp(2 * (1 - r))) * a * log_pi.mean()  # of each token
+    return (
+        (r**2 * torch.exp(3 * (1 - r)) if a > 0 else r**3 * torch.exp(2 * (1 - r))) * a * log_pi.mean()
+    )  # of each token
 
 
 def gmpo(log_pi, old, sampler, a):

@@ -113,6 +113,12 @@ Die Antwort ist 12. Nein, ich habe vergessen, das Pfand abzuziehen.
 \\boxed{12} (a guess)
 I am guessing \\boxed{12}.
 \\boxed{12}. Oops, it should be 13.
+So the rope is \\boxed{12} m long. Hmm, no, I mixed up feet and metres.
+所以路程是 \\boxed{12} 公里。不，我把速度看错了。
+Wäre das Viereck ein Quadrat, so käme $\\boxed{12}$ heraus; es ist aber keines.
+有人会认为答案是 12，其实这种想法忽略了顺序。
+If the triangle had been equilateral, the answer would have been 12.
+Many people think the answer is 12.
 """.strip().splitlines()
 
 
@@ -151,6 +157,10 @@ def test_an_answer_that_words_take_back_is_none(text):
         "有人买了3个苹果，一共\\boxed{12}个。",
         "Сначала 9, ещё добавить 3, получится \\boxed{12}.",
         "The answer is \\boxed{12}. Do not forget the units.",
+        "We get \\boxed{12} apples. No other value works.",
+        "The answer is \\boxed{12}. Not all of them are red.",
+        "**Nihai cevap: %12**",
+        "**پاسخ نهایی: 12٪**",
         "The answer is 12, not 13.",
         "The answer is 12 rather than 13.",
         "The answer is 12. This is not 13 since the dog was counted.",

@@ -38,8 +38,8 @@ class Objective:
         ratio: what r is the ratio of. "token", the paper's: pi / pi_old of each token. The others are for one advantage
             per response, whose tokens all have the same r and surrogate, and all get every term's gradient:
             - sequence: of the whole response, the product over its tokens. It is one action with one probability, so a
-              band is defined (but hardly binds from above: the probability of a long response is near 0). Each token has
-              a 1 / T of the surrogate, so that "seq-mean-token-sum" is the mean over responses;
+              band is defined (but hardly binds from above: the probability of a long response is near 0). Each token
+              has 1 / T of the surrogate, so that "seq-mean-token-sum" is the mean over responses;
             - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
             - mean-of-clipped: the geometric mean of the clipped ratios (GMPO, arXiv 2507.20673), for apply "clip" only.
             Metrics still count tokens, each with its own old probability and estimate of KL(pi_old || pi); "outside"

@@ -117,7 +117,7 @@ def _stated(text: str, mark: re.Match[str], finished: bool) -> Found | None:
             return None
         if not finished and P.wait.search(in_english(after[: 2 * CLOSING])):
             return Found(())
-    if P.about.search(before if kind != "sentence" else before + mark[0]):
+    if P.about.search(before if kind != "sentence" else before + mark[0]) or P.mistaken.search(before):
         return None
     denied = P.denied.search(before) or (kind in ("line", "label", "says") and changes(in_english(mark[0])))
     return Found(()) if denied or P.taken_back.match(in_english(after[:LONGEST])) else Found((line,))

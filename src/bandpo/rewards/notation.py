@@ -19,7 +19,13 @@ _SIGNS = str.maketrans(
     dict(
         re.findall(r"(\S)(\\\w+ )", r"π\pi ∞\infty √\sqrt ∅\emptyset ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ·\cdot ")
     )
-    | {"\N{MULTIPLICATION SIGN}": "\\times ", "\N{UNION}": "\\cup ", "÷": "/", "\N{FRACTION SLASH}": "/"}
+    | {
+        "\N{MULTIPLICATION SIGN}": "\\times ",
+        "\N{UNION}": "\\cup ",
+        "÷": "/",
+        "\N{FRACTION SLASH}": "/",
+        "\N{ARABIC PERCENT SIGN}": "%",
+    }
     | {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-"}
 )
 _UNICODE: list[tuple[re.Pattern[str], Any]] = [
@@ -37,7 +43,7 @@ _REWRITTEN: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"\\([lg]e)(?:q|qslant)(?![A-Za-z])"), r"\\\1 "),
     (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
     (re.compile(r"\{:\}"), ":"),
-    (re.compile(r"^\s*\\?%\s*([\d.,]+)\s*$"), r"\1\\%"),  # as Turkish has it
+    (re.compile(r"^\s*\\?%\s*([\d.,]+)[\s*]*$"), r"\1\\%"),  # as Turkish has it
     (re.compile(r",\\!"), ","),
     (re.compile(r"\(without quotes\)(?: where\b.*)?"), ""),  # of a prompt: "Answer: $Answer (without quotes) where ..."
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
