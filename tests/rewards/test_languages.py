@@ -118,6 +118,7 @@ So the rope is \\boxed{12} m long. Hmm, no, I mixed up feet and metres.
 Wäre das Viereck ein Quadrat, so käme $\\boxed{12}$ heraus; es ist aber keines.
 有人会认为答案是 12，其实这种想法忽略了顺序。
 If the triangle had been equilateral, the answer would have been 12.
+If the triangle had been equilateral, the answer would have been \\boxed{12}.
 Many people think the answer is 12.
 """.strip().splitlines()
 
@@ -161,6 +162,7 @@ def test_an_answer_that_words_take_back_is_none(text):
         "The answer is \\boxed{12}. Not all of them are red.",
         "**Nihai cevap: %12**",
         "**پاسخ نهایی: 12٪**",
+        "If Tom had not bought it, he would have been able to buy \\boxed{12} more.",
         "The answer is 12, not 13.",
         "The answer is 12 rather than 13.",
         "The answer is 12. This is not 13 since the dog was counted.",
