@@ -125,12 +125,12 @@ sentence such as "She has 7 apples". An answer of more than 500 characters is no
 Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
 right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults.
 Answers of models have the verdict of whoever published them, or math-verify's where there is none.
-benchmarks/reading.py names their sources, and benchmarks/reading.csv has each set. Eleven of the sets were opened only
-when the code was finished; what they showed was then mended.
+benchmarks/reading.py names their sources, and benchmarks/reading.csv has each set.
 
-The rewarded wrong ones were looked at: the last answer that each states has the value of the right one, such as
-`\boxed{10000}` for `10{,}000`. Not read are mostly sentences without any of the forms above, as a base model writes
-(308 of them), texts that were cut off, and numbers that were to be rounded.
+The rewarded wrong ones were looked at: nearly all state the right answer in another form, such as `10^{-8}` for 1e-8,
+a finite decimal for a mixed number, the same list in another order, or a JSON field that the publisher did not read.
+Not read are mostly sentences without any of the forms above, as a base model writes, texts that were cut off, and
+numbers that were to be rounded.
 
     python benchmarks/reading.py sets --write
 
