@@ -24,11 +24,9 @@ def band_kl(old_logps, delta=0.05):
     t = jnp.stack([(delta - jnp.log(mu)) / (1 - mu), (jnp.log1p(-mu) - delta) / mu])  # beyond both roots
     for _ in range(16):  # Newton comes down a convex curve
         x = mu * jnp.expm1(t)
-        log_z, slope = jnp.log1p(x), x * (1 - mu) / (1 + x)
-        at, step = t, (delta - (log_z - mu * t)) / slope
-        t = at + step
-    log_c = -(log_z + (slope + mu) * step)  # of the other side
-    log_r = at + (step + log_c)
+        t = t + (delta - (jnp.log1p(x) - mu * t)) * (1 + x) / (x * (1 - mu))
+    log_c = -jnp.log1p(mu * jnp.expm1(t))  # of the other side
+    log_r = t + log_c
     return jnp.where(p < rest, log_r[1], log_c[0]), jnp.where(p < rest, log_r[0], log_c[1])
 
 
@@ -51,7 +49,8 @@ def remaining(log_p, point):
     """Return 1 - point / p, or 0. Next to 0 it takes more digits of log(point) than one number has."""
     head = float(np.float32(math.log(point)))
     tail = math.expm1(point.ln() - Decimal(head))
-    return jnp.maximum(-jnp.expm1(head - log_p) - tail * jnp.exp(head - log_p), 0)
+    away = jnp.expm1(head - log_p)
+    return jnp.maximum(-away - tail * (1 + away), 0)
 
 
 def clipped_loss(logps, old_logps, advantages, mask, log_low, log_high):

@@ -22,11 +22,9 @@ def band_kl(old_logps, delta=0.05):
     t = np.stack([(delta - np.log(mu)) / (1 - mu), (np.log1p(-mu) - delta) / mu])  # beyond both roots
     for _ in range(16):  # Newton comes down a convex curve
         x = mu * np.expm1(t)
-        log_z, slope = np.log1p(x), x * (1 - mu) / (1 + x)
-        at, step = t, (delta - (log_z - mu * t)) / slope
-        t = at + step
-    log_c = -(log_z + (slope + mu) * step)  # of the other side
-    log_r = at + (step + log_c)
+        t = t + (delta - (np.log1p(x) - mu * t)) * (1 + x) / (x * (1 - mu))
+    log_c = -np.log1p(mu * np.expm1(t))  # of the other side
+    log_r = t + log_c
     return np.where(p < rest, log_r[1], log_c[0]), np.where(p < rest, log_r[0], log_c[1])
 
 
@@ -51,7 +49,8 @@ def remaining(log_p, point):
     """Return 1 - point / p, or 0. Next to 0 it takes more digits of log(point) than one number has."""
     head = math.log(point)
     tail = math.expm1(point.ln() - Decimal(head))
-    return np.maximum(-np.expm1(head - log_p) - tail * np.exp(head - log_p), 0)
+    away = np.expm1(head - log_p)
+    return np.maximum(-away - tail * (1 + away), 0)
 
 
 def clipped_loss(logps, old_logps, advantages, mask, log_low, log_high):

@@ -23,11 +23,9 @@ def band_loss(logps, old_logps, advantages, mask, divergence="kl", delta=0.05):
             t = torch.stack([(delta - mu.log()) / (1 - mu), (torch.log1p(-mu) - delta) / mu])  # beyond both roots
             for _ in range(16):  # Newton comes down a convex curve
                 x = mu * torch.expm1(t)
-                log_z, slope = torch.log1p(x), x * (1 - mu) / (1 + x)
-                at, step = t, (delta - (log_z - mu * t)) / slope
-                t = at + step
-            log_c = -(log_z + (slope + mu) * step)  # of the other side
-            log_r = at + (step + log_c)
+                t = t + (delta - (torch.log1p(x) - mu * t)) * (1 + x) / (x * (1 - mu))
+            log_c = -torch.log1p(mu * torch.expm1(t))  # of the other side
+            log_r = t + log_c
             low, high = torch.where(p < rest, log_r[1], log_c[0]), torch.where(p < rest, log_r[0], log_c[1])
         elif divergence in ("tv", "chi2"):  # r = 1 - s and 1 + s, within 0 and 1 / p
             s = delta / p if divergence == "tv" else (delta * rest / p).sqrt()

@@ -1,6 +1,6 @@
 """The files of docs/anywhere.md: the operator in NumPy, JAX and MLX, and in one function of PyTorch.
 
-JAX, MLX and Tunix are in no environment of the library; the stage `arrays` of .ci/stages has them.
+JAX, MLX and Tunix are tested where they are installed, as in the stage `arrays` of .ci/stages.
 """
 
 import sys
@@ -72,30 +72,33 @@ class InJax(Language):
 
 
 class InMlx(Language):
-    def bounds(self, divergence, log_p, delta):
+    def call(self, function, *arguments):
         import mlx.core as mx
 
-        return [np.array(x) for x in getattr(self.file, f"band_{divergence}")(mx.array(log_p), delta)]
+        kinds = {"float64": mx.float64, "float32": mx.float32, "bool": mx.bool_}
+        arrays = [
+            each if isinstance(each, float) else mx.array(each, dtype=kinds[str(each.dtype)]) for each in arguments
+        ]
+        mx.set_default_device(mx.cpu)  # GPUs have no float64
+        out = function(*arrays)
+        return out.item() if isinstance(out, mx.array) else [np.array(each) for each in out]
 
-    def loss(self, divergence, delta, logps, *batch):
+    def loss(self, divergence, delta, logps, old_logps, advantages, mask):
         import mlx.core as mx
 
-        logps, old_logps, advantages, mask = map(mx.array, (logps, *batch))
-        bounds = getattr(self.file, f"band_{divergence}")(old_logps, delta)
-        loss, gradient = mx.value_and_grad(self.file.clipped_loss)(logps, old_logps, advantages, mask, *bounds)
-        return loss.item(), np.array(gradient)
+        bounds = self.bounds(divergence, old_logps, delta)
+        whole = mx.value_and_grad(self.file.clipped_loss)
+        return self.call(whole, logps, old_logps, advantages, mask, *bounds)
 
 
 KINDS = {"numpy": Language, "torch": InTorch, "jax": InJax, "mlx": InMlx}
-# In MLX float64 has no more digits than float32: its exp(x) is off by 1e-6 in both.
-CELLS = [(name, dtype) for name in KINDS for dtype in ("float64", "float32") if (name, dtype) != ("mlx", "float64")]
+KINDS = {name: kind for name, kind in KINDS.items() if find_spec(name)}
+CELLS = [(name, dtype) for name in KINDS for dtype in ("float64", "float32")]
 
 
 @pytest.fixture(params=CELLS, ids="-".join)
 def language(request):
     name, dtype = request.param
-    if name in ("jax", "mlx") and find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
     return KINDS[name](name, dtype)
 
 
@@ -104,7 +107,7 @@ def probabilities(divergence, delta):
     point = {"kl": 0.5, "tv": delta, "chi2": delta / (1 + delta)}[divergence]
     away = np.logspace(-15, -1, 60)
     near = point * np.concatenate([1 - away, [1.0], 1 + away])
-    p = np.concatenate([np.logspace(-6, np.log10(0.9999), 2001), 1 - np.logspace(-4, -0.3, 400), near])
+    p = np.concatenate([np.logspace(-6, np.log10(0.9999), 20001), 1 - np.logspace(-4, -0.3, 400), near])
     return p[(p >= 1e-6) & (p <= 0.9999)]
 
 
@@ -115,8 +118,8 @@ UPPER = {"float64": (16, 0), "float32": (16, 0)}
 LOWER = dict.fromkeys(CELLS, (1e4, 1e-15)) | {
     ("numpy", "float32"): (16, 1.2e-7),
     ("torch", "float32"): (16, 1.2e-7),
-    ("jax", "float32"): (-np.log(1e-4), 2.5e-7),
-    ("mlx", "float32"): (1, 1e-6),
+    ("jax", "float32"): (-np.log(0.01), 4e-7),
+    ("mlx", "float32"): (-np.log(0.01), 4e-7),
 }
 
 
@@ -129,7 +132,8 @@ def excess(mine, theirs, absolute, until, share):
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 def test_bounds_are_the_librarys(language, divergence):
     name, dtype = language.name, language.dtype
-    for delta in DELTAS:
+    smallest = (1e-5,) if divergence == "kl" and dtype == "float64" else ()
+    for delta in (*smallest, *DELTAS):
         log_p = np.log(probabilities(divergence, delta)).astype(dtype)
         bounds = bandpo.band_bounds(torch.tensor(log_p), divergence, delta)
         low, high = (x.astype("float64") for x in language.bounds(divergence, log_p, delta))
@@ -166,7 +170,8 @@ def test_loss_and_gradient_are_the_librarys(language, divergence):
     expected, metrics = bandpo.policy_loss(theirs, *batch, objective)
     assert 0.1 < metrics.compute()["clip/fraction"] < 0.9
     loss, gradient = language.loss(divergence, 0.05, logps, old_logps, advantages, mask)
-    near = {"float64": 1e-12, "float32": 2e-6}[language.dtype]
+    # The exp(x) of MLX is off by 1e-6 of its value, in float64 too.
+    near = 1e-12 if language.dtype == "float64" and language.name != "mlx" else 2e-6
     np.testing.assert_allclose(float(loss), expected.item(), rtol=near, atol=near)
     if gradient is not None:
         wanted = torch.autograd.grad(expected, theirs)[0].numpy()
