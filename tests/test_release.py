@@ -1,12 +1,17 @@
 """What goes with a release: how to cite it, and what is tried of its wheel."""
 
 import importlib.util
+import os
 import re
+import subprocess
 import textwrap
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
+
+import bandpo
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,3 +53,51 @@ def test_every_extra_and_every_python_is_tried():
     named = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r"Python :: 3\.", each)]
     assert project["requires-python"] == f">={named[0]}"
     assert named == sorted(named, key=lambda each: int(each.partition(".")[2]))
+
+
+WORKFLOWS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+
+
+@pytest.mark.parametrize("name", ["quick", "release"])
+def test_a_workflow_runs_what_is_here(name):
+    text = WORKFLOWS[name]
+    for script in re.findall(r"- run: (\.ci/\w+)", text):
+        assert os.access(ROOT / script, os.X_OK)
+    for path in re.findall(r"^ +([\w./-]+\.(?:txt|toml))$", text, re.MULTILINE):  # the cache depends on them
+        assert (ROOT / path).is_file()
+    for action in re.findall(r"uses: (.*)", text):
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action)  # a tag may move
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    (matrix,) = [job["strategy"]["matrix"] for job in yaml.safe_load(text)["jobs"].values() if "strategy" in job]
+    assert matrix == {"python": named}
+
+
+def test_only_the_last_job_of_a_release_may_publish():
+    jobs = yaml.safe_load(WORKFLOWS["release"])["jobs"]
+    assert {name: job["permissions"] for name, job in jobs.items() if "permissions" in job} == {
+        "publish": {"id-token": "write"}
+    }
+    assert {*jobs["publish"]["needs"], "publish"} == set(jobs)
+    assert yaml.safe_load(WORKFLOWS["release"])["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize(("tag", "code"), [(f"v{bandpo.__version__}", 0), (f"v{bandpo.__version__}.1", 1), ("v", 1)])
+def test_a_release_needs_the_tag_of_its_version(tag, code):
+    steps = yaml.safe_load(WORKFLOWS["release"])["jobs"]["build"]["steps"]
+    (script,) = [step["run"] for step in steps if step.get("name") == "the tag is the version"]
+    variables = os.environ | {"GITHUB_REF_NAME": tag}
+    assert subprocess.run(["bash", "-e", "-c", script], cwd=ROOT, env=variables, check=False).returncode == code
+
+
+@pytest.mark.parametrize("name", ["host", "question", "wrong_number"])
+def test_an_issue_form_has_what_github_asks_for(name):
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
+    assert set(form) == {"name", "description", "labels", "body"}
+    fields = {field["id"]: field for field in form["body"]}
+    assert len(fields) == len(form["body"])
+    for field in fields.values():
+        assert set(field) <= {"id", "type", "attributes", "validations"}
+        assert field["type"] in ("input", "textarea")
+        assert {"label"} <= set(field["attributes"]) <= {"label", "description", "placeholder", "render"}
+        assert field.get("validations", {"required": True}) == {"required": True}
