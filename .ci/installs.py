@@ -1,6 +1,6 @@
 """Resolve, and do not install, each `pip install` that the scripts of .ci and the pages give.
 
-    installs.py UV PYTHON...    print the lines with their outcomes; UV is its command, PYTHON what they are for
+    installs.py UV    print the lines with their outcomes; UV is the command
 
 uv stands for pip: it has the result in seconds and downloads metadata alone. A variable of a script must stand in
 `variables`, or the line is an error.
@@ -21,8 +21,6 @@ PLACES = ["README.md", "CONTRIBUTING.md", "docs/**/*.md", "research/pages/*.md",
 PLACES += ["recipes/**/Dockerfile", ".ci/*"]
 # What a line holds that cannot be asked for here, and why.
 NOT_RESOLVED = {"--index-url": "another index"}
-# The Python of a list that names builds; other lines are for every Python of pyproject.toml.
-PYTHONS = {"constraints-verl.txt": "3.11", "constraints-hosts.txt": "3.11", "constraints-gpu.txt": "3.12"}
 
 
 def variables() -> dict[str, list[str]]:
@@ -30,11 +28,15 @@ def variables() -> dict[str, list[str]]:
     wheel = (ROOT / ".ci" / "wheel").read_text(encoding="utf-8")
     stages = (ROOT / ".ci" / "stages").read_text(encoding="utf-8")
     extras = re.search(r"extras=\(base (.*)\)", wheel)[1].split()
-    torch = re.search("^torch==.*", (ROOT / "constraints-verl.txt").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    torch, newest = (
+        re.search("^torch==.*", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
+        for name in ("constraints-verl.txt", "constraints.txt")
+    )
     return {
         "$wheel": ["."],
         "${wheel}[$extra]": [f".[{extra}]" for extra in extras],
         "$torch": [torch],
+        "$newest": [newest],
         "$each": re.search(r"for each in (\S+==.*); do", stages)[1].split(),
     }
 
@@ -49,15 +51,16 @@ def lines() -> dict[tuple[str, ...], str]:
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".ipynb":
                 text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
-            for line in re.findall(r'\bpip"? install ([^`\n]+)', text):
+            for line in re.findall(r'(?<!installed; )\bpip"? install ([^`\n]+)', text):  # not in a message
                 for arguments in commands(line):
-                    out.setdefault(arguments, str(path.relative_to(ROOT)))
+                    if not all(each.startswith("-") for each in arguments):  # a page may speak of an option
+                        out.setdefault(arguments, str(path.relative_to(ROOT)))
     return out
 
 
 def commands(line: str) -> list[tuple[str, ...]]:
     """The arguments in what follows `pip install` on a line, once for each value of a variable."""
-    lexer = shlex.shlex(re.sub(r"2>\S+", "", line), posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(re.sub(r'2>("[^"]*"|[^\s;]+)', "", line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     arguments = []
     for word in lexer:
@@ -83,8 +86,9 @@ def resolve(uv: str, python: str, arguments: tuple[str, ...]) -> str:
     """Ask uv for a line; "" if it resolves, or why not."""
     with tempfile.TemporaryDirectory() as folder:
         asked = [without_addresses(each, folder) if each.endswith(".txt") else each for each in arguments]
-        subprocess.run([uv, "venv", "--quiet", "--python", python, f"{folder}/env"], check=True)
-        command = [uv, "pip", "install", "--dry-run", "--python", f"{folder}/env/bin/python", *asked]
+        # Into an empty folder, as into an empty environment; lists ask for a patch of 3.11, so it is not the first.
+        command = [uv, "pip", "install", "--dry-run", "--python", sys.executable, "--python-version", f"{python}.9"]
+        command += ["--target", folder, *asked]
         # As pip does: the wheels of a folder, and the best version of any index.
         own = os.environ | {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
         done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
@@ -99,23 +103,30 @@ def without_addresses(name: str, folder: str) -> str:
     return str(copy)
 
 
-def main(uv: str) -> None:
+def pythons(arguments: tuple[str, ...]) -> list[str]:
+    """The Pythons of a line: all that pyproject.toml names where it resolves what bandpo needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     every = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r"Python :: 3\.\d", each)]
-    passed = failed = skipped = 0
+    if "constraints-gpu.txt" in arguments:
+        return ["3.12"]  # it names builds
+    return every if any(each.startswith(".") for each in arguments) else every[:1]
+
+
+def main(uv: str) -> None:
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
     for arguments, place in lines().items():
-        shown = f"pip install {shlex.join(arguments)}  ({place})"
-        if why := next((why for word, why in NOT_RESOLVED.items() if word in arguments), ""):
-            print(f"not resolved, {why}: {shown}")
-            skipped += 1
-            continue
-        pythons = next(([python] for name, python in PYTHONS.items() if name in arguments), every)
-        for python in pythons:
-            why = resolve(uv, python, arguments)
-            print(f"Python {python}, {'failed' if why else 'resolves'}: {shown}{why and chr(10) + why}", flush=True)
-            failed, passed = failed + bool(why), passed + (not why)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    raise SystemExit(failed > 0)
+        for python in pythons(arguments):
+            why = next((why for word, why in NOT_RESOLVED.items() if word in arguments), "")
+            error = "" if why else resolve(uv, python, arguments)
+            if "+cpu" in error:
+                why = "no index has the CPU build of torch that the stage verl needs"
+            outcome = "skipped" if why else "failed" if error else "passed"
+            counts[outcome] += 1
+            print(f"{outcome}, Python {python}: pip install {shlex.join(arguments)}  ({place})", flush=True)
+            if why or error:
+                print(f"  {why or error}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    raise SystemExit(counts["failed"] > 0)
 
 
 if __name__ == "__main__":
