@@ -140,7 +140,7 @@ print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Check that verl knows the policy loss `bandpo`, and that its worker can be imported.
+    """Check that verl knows the policy loss `bandpo` and can import its worker.
 
     It asks a fresh process, and for the loss a Ray worker too.
 
