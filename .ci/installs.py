@@ -46,7 +46,7 @@ def lines() -> dict[tuple[str, ...], str]:
     out = {}
     for place in PLACES:
         for path in sorted(ROOT.glob(place)):
-            if path.suffix == ".py" or "_site" in path.parts:
+            if path.is_dir() or path.suffix == ".py" or "_site" in path.parts:
                 continue
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".ipynb":
