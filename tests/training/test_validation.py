@@ -109,7 +109,7 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
     line = next(text for text in said if "held-out" in text)
     assert line == f"before  held-out reward {found[0]['eval/reward']:.3f}"
 
-    assert "Evaluation (mean@n)" in Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
+    assert "rows mean@4" in Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
     (run,) = read_runs([tmp_path / "run"])
     curve = run.mean("val-core/*/mean@*")
     by_round = [[row["val-core/rows/acc/mean@4"] for row in found if row["round"] == r] for r in (0, 1, 2)]
