@@ -101,9 +101,11 @@ def write(new: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", choices=HOSTS, metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    if unknown := sorted(set(args.hosts) - set(HOSTS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
     other, commit = [], source_commit()  # before rows are written
     for host in args.hosts or HOSTS:
         with tempfile.TemporaryDirectory() as folder:

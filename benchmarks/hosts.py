@@ -97,9 +97,11 @@ def row(host: str, found: list[tuple[str, str, str]]) -> dict[str, str] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", choices=HOSTS, metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    if unknown := sorted(set(args.hosts) - set(HOSTS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
     asked, commit = args.hosts or [*HOSTS], source_commit()
     found = run([*dict.fromkeys(file for host in asked for file in HOSTS[host][1].split())])
     ran = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}

@@ -146,6 +146,8 @@ const CLASSES = {
   by_sign: "BySign", objective: "Objective", preserve: "Preserve", decay: "Decay", sapo: "Sapo",
 };
 
+const PLACES = { RIPO: "bandpo.trust_regions", Preserve: "bandpo.losses", Decay: "bandpo.losses", Sapo: "bandpo.losses" };
+
 /** Band("kl", 0.05) */
 function python(value) {
   if (value === "inf") return 'float("inf")';
@@ -165,11 +167,15 @@ function word(node) {
 /** The lines for each place where the rule may run: [place, lines]. */
 function linesFor(node) {
   const rule = python(node), names = [...new Set(rule.match(/\b[A-Z]\w*(?=\()/g))].sort();
+  const imports = [...new Set(["bandpo", ...Object.values(PLACES)])].map((place) => {
+    const here = names.filter((name) => (PLACES[name] || "bandpo") === place);
+    return here.length ? `from ${place} import ${here.join(", ")}\n` : "";
+  }).join("").trim();
   return [
     [
       "Your own loop",
       `import bandpo
-from bandpo import ${names.join(", ")}
+${imports}
 
 rule = ${rule}
 # logps, old_logps: log-probabilities of the tokens, now and when they were written
@@ -178,7 +184,7 @@ loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, rule)`,
     ],
     [
       "TRL",
-      `from bandpo import ${names.join(", ")}
+      `${imports}
 from bandpo.integrations.trl import BandPOTrainer
 
 # in GRPOConfig: steps_per_generation or num_iterations for at least two steps a batch, else every ratio is 1 and no rule acts

@@ -15,6 +15,8 @@ from research.bench.reading import make_contest
 
 os.environ.pop("COLUMNS", None)  # as in tests/conftest.py
 torch.set_num_threads(1)
+# Of one name with those of tests/, beside which it is looked through for doctests in the weekly stage of slow tests.
+collect_ignore_glob = ["conftest.py"]
 # What a test starts in another folder finds research too.
 root = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -61,9 +61,9 @@ verl verl.yaml --plan
 RUN = """
 import shlex, sys
 from bandpo_runs.cli import main
-from bandpo_runs.toy import model
-train = model._supervised
-model._supervised = lambda start, steps, say: train(start, 2, say)
+from bandpo_runs import toy
+train = toy._supervised
+toy._supervised = lambda start, steps, say: train(start, 2, say)
 for line in sys.argv[1].strip().splitlines():
     assert main(shlex.split(line)) in (0, 1), line  # 1: the doctor found a problem
     print("done:", line, flush=True)

@@ -30,7 +30,14 @@ def test_the_gradient_of_a_sharded_model_is_that_of_the_whole_one(tmp_path):
     first, model, sharded = (text for text in blocks if "def current" in text or "logps_of" in text)
     begin = 'dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)'
     assert begin in sharded
+    assert "MixedPrecisionPolicy(torch.bfloat16," in sharded
     sharded = sharded.replace(begin, 'dist.init_process_group("gloo")').replace("dist.destroy_process_group()", "")
+    sharded = sharded.replace("MixedPrecisionPolicy(torch.bfloat16,", "MixedPrecisionPolicy(torch.float32,")
+    old, steps = "first_logps, normalizer = policy().detach(), mask.sum()", "for _ in range(4):"
+    assert old in sharded
+    assert steps in sharded
+    # One step, against the old log-probabilities of the block before, so that the clip acts.
+    sharded = sharded.replace(old, "normalizer = mask.sum()").replace(steps, "for _ in range(1):")
     (tmp_path / "two.py").write_text(CODE)
     imports = "import torch.distributed as dist"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "two.py"]

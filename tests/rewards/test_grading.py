@@ -356,7 +356,7 @@ print(sum(x != "None" for x in ours), len(ours))
     rewards = load("benchmarks/rewards.py")
     pairs = rewards._parser_pairs(rewards.made(5, group=1, count=80))
     soup = (grading._by_value(text, "x+1") for text in rewards.hostile(5, 80))
-    texts = {text for pair in pairs for text in grading._task(pair)}
+    texts = {text for pair in pairs for text in pair.values}
     soup = {text for p in soup if isinstance(p, grading._Pair) for text in p.values}
     texts |= {text for text in soup if len(text) < 60 and text.isprintable()}
     run = subprocess.run(

@@ -351,7 +351,7 @@ def break_at(monkeypatch, step):
 
 
 def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, whole, tmp_path, monkeypatch, capsys):
-    node = recipe.node(home, tmp_path / "run", trainer={"save_total_limit": 1})
+    node = recipe.node(home, tmp_path / "run", trainer={"save_total_limit": 1}, shared_prompts=False)
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(node))
     with monkeypatch.context() as patch:
@@ -448,7 +448,8 @@ def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
     settings = SimpleNamespace(steps_per_round=4, trainer={})
-    recorder = on_trl._Recorder(tmp_path, settings, 0.0, dict, None, on_row=lambda row: None, say=print)
+    scores = SimpleNamespace(take=dict)
+    recorder = on_trl._Recorder(tmp_path, settings, 0.0, scores, None, on_row=lambda row: None, say=print)
     state = SimpleNamespace(global_step=5, is_world_process_zero=True)
     recorder.on_log(None, state, None, {"loss": math.nan, "bandpo/x": math.inf, "eval_y": -math.inf, "reward": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()

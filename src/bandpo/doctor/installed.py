@@ -43,6 +43,7 @@ EXTRAS = {
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
+_TRL_OF_VERL = (1, 12)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
@@ -67,6 +68,9 @@ def installation() -> Iterator[Finding]:
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         elif version:
             yield Finding("ok", f"{name} {version}{known}")
+    if has_verl and (trl := version_of("trl")) and minor(trl) > _TRL_OF_VERL:
+        what = f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo"
+        yield Finding("warning", what, "to train with verl here: pip install 'trl<1.13'")
     yield _gpus("warning" if has_verl else "note")
     for extra, use in EXTRAS.items():
         missing = _missing(extra)
@@ -121,7 +125,13 @@ def look():
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known
     return "loss known" if "bandpo" in known else "loss unknown"
 """
-_HERE = f"{_LOOK}\nprint(look())"
+_HERE = f"""{_LOOK}
+print(look())
+try:
+    import verl.workers.engine_workers
+except Exception as error:
+    print(f"no worker: {{error}}")
+"""
 _IN_A_WORKER = f"""{_LOOK}
 import os, ray
 ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, logging_level="ERROR")
@@ -130,7 +140,9 @@ print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
 
 
 def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Check that verl knows the policy loss `bandpo`. It asks a fresh process and a Ray worker.
+    """Check that verl knows the policy loss `bandpo` and can import its worker.
+
+    It asks a fresh process, and for the loss a Ray worker too.
 
     Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
     """
@@ -146,23 +158,28 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
             f"verl {version} loads no plug-ins: the setting _target_ makes the loss known, in each process",
             "or set VERL_USE_EXTERNAL_MODULES=bandpo.integrations.verl for every process",
         )
-    yield _ask("a fresh process", here)
+    yield from _ask("a fresh process", here)
     if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")
-        yield _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker)
+        yield from _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker)
 
 
-def _ask(where: str, script: str) -> Finding:
+def _ask(where: str, script: str) -> Iterator[Finding]:
     command, environment = [sys.executable, "-P", "-c", script], {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        return Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
+        yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
+        return
     if "loss known" in done.stdout:
-        return Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
+        yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
+        if reason := re.search("^no worker: (.*)", done.stdout, re.MULTILINE):
+            cure = "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi"
+            yield Finding("problem", f"verl's worker cannot be imported in {where}: {reason[1]}", cure)
+        return
     reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
     cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
     if "loss unknown" in done.stdout:
         reason = "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
         cure += "; VERL_USE_EXTERNAL_PLUGINS, if it is set, must name bandpo"
-    return Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)
+    yield Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)

@@ -33,11 +33,11 @@ class Clip(Region):
     eps_low: float = 0.2
     eps_high: float = 0.2
 
-    @torch.no_grad()
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return constants, but NaN where log p is. The two epsilons themselves travel with them."""
-        zero, epsilons = old_logps.to(output_dtype(old_logps)).clamp(0, 0), (self.eps_low, self.eps_high)
-        return Bounds(zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons)
+        with torch.no_grad():  # as a decorator, a rule that is made inside of a compiled graph breaks it
+            zero, epsilons = old_logps.to(output_dtype(old_logps)).clamp(0, 0), (self.eps_low, self.eps_high)
+            return Bounds(zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons)
 
     @property
     def label(self) -> str:
