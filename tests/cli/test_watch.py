@@ -213,6 +213,19 @@ def test_a_curve_is_a_line_of_blocks(values, width, curve):
     assert show_watch._curve(np.array(values, float), width) == curve
 
 
+def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
+    good = [ours(i, reward=0.6 + 0.01 * (i % 3), entropy=0.5) for i in range(1, 31)]
+    bad = [ours(i, reward=0.02 + 0.01 * (i % 2), entropy=2.0) for i in range(31, 61)]
+    (run,) = looked(run_of_ours(tmp_path / "bad", [*good, *bad]))
+    assert run.collapsed
+    assert run.word.startswith("collapsed at round 31: reward 0.6")
+    assert run.word in drawn([run], 80)
+    (run,) = looked(run_of_ours(tmp_path / "good", good))
+    assert (run.collapsed, run.word) == (False, "no collapse of the reward")
+    (run,) = looked(run_of_ours(tmp_path / "short", good[:15]))
+    assert run.word == "too early to tell a collapse: 15 of 16 rounds"
+
+
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
