@@ -330,6 +330,21 @@ def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
     assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
 
 
+def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):
+    """Watching takes 2 % of a core at most: beside a training it would slow that down."""
+    folder, looks, look = run_of_ours(tmp_path / "run", [ours(1)]), [], Watch.look
+
+    def slowly(watch, now):
+        looks.append(round(clock.now - NOW, 2))
+        clock.now += 0.1
+        return look(watch, now)
+
+    monkeypatch.setattr(Watch, "look", slowly)
+    clock = Clock(lambda: None, lambda: None)
+    followed([folder], clock)
+    assert looks == [0, 2.1, 7.2]  # every 2 s, or fifty times as long as a look
+
+
 def test_once_and_json(two, capsys, tmp_path):
     assert main(["watch", *map(str, two), "--once"]) == 0
     assert main(["watch", *map(str, two), str(tmp_path / "none"), "--once"]) == 0  # the others are shown
