@@ -213,6 +213,17 @@ def test_a_curve_is_a_line_of_blocks(values, width, curve):
     assert show_watch._curve(np.array(values, float), width) == curve
 
 
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
+    said = drawn(looked(*two[:count]), width)
+    numbers = [
+        line for line in said.splitlines() if re.match(r"(  )?(reward|above|below|entropy|run |Band|<scr)", line)
+    ]
+    assert numbers
+    assert max(map(len, numbers)) <= width
+
+
 def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
     good = [ours(i, reward=0.6 + 0.01 * (i % 3), entropy=0.5) for i in range(1, 31)]
     bad = [ours(i, reward=0.02 + 0.01 * (i % 2), entropy=2.0) for i in range(31, 61)]
@@ -224,17 +235,6 @@ def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
     assert (run.collapsed, run.word) == (False, "no collapse of the reward")
     (run,) = looked(run_of_ours(tmp_path / "short", good[:15]))
     assert run.word == "too early to tell a collapse: 15 of 16 rounds"
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
-@pytest.mark.parametrize("count", [1, 2])
-def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
-    said = drawn(looked(*two[:count]), width)
-    numbers = [
-        line for line in said.splitlines() if re.match(r"(  )?(reward|above|below|entropy|run |Band|<scr)", line)
-    ]
-    assert numbers
-    assert max(map(len, numbers)) <= width
 
 
 def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_them(two):
