@@ -119,6 +119,7 @@ STEERED = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0
 VARIANTS = {
     "killed within a round": ({}, 14, list(range(1, 14))),
     "a radius that steers itself": ({"trust_region": STEERED.to_config()}, 14, list(range(1, 14))),
+    "prompts that are shared, as bandpo train chooses": ({"shared_prompts": True}, 14, list(range(1, 14))),
     "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
     "gradient accumulation and a reference model": (
         {"trainer": {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_generations": 8, "beta": 0.1}},
@@ -370,7 +371,7 @@ def break_at(monkeypatch, step):
 
 
 def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, whole, tmp_path, monkeypatch, capsys):
-    node = recipe.node(home, tmp_path / "run", trainer={"save_total_limit": 1})
+    node = recipe.node(home, tmp_path / "run", shared_prompts=False, trainer={"save_total_limit": 1})  # as `whole`
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(node))
     with monkeypatch.context() as patch:
