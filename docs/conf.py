@@ -18,7 +18,7 @@ author = "the authors of bandpo"
 release = re.findall(r'__version__ = "(.*)"', (HERE.parent / "src/bandpo/__init__.py").read_text(encoding="utf-8"))[0]
 
 extensions = ["myst_parser", "sphinx.ext.napoleon", "autoapi.extension", "sphinx_copybutton"]
-extensions += ["formulas", "repository", "docstrings", "pictures", "rows", "sidebar", "whole"]  # of _site
+extensions += ["formulas", "repository", "docstrings", "pictures", "rows", "sidebar", "whole", "promises"]  # of _site
 exclude_patterns = ["_site", "upstream"]  # texts for other projects
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.

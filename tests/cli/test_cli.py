@@ -20,6 +20,7 @@ from rich.text import Text
 from typer.main import get_command
 
 import bandpo
+from bandpo_runs import toy
 from bandpo_runs.cli import app, main, shared, show_training
 from bandpo_runs.config.recipe import _trainer
 from bandpo_runs.progress import lines
@@ -193,6 +194,22 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
     assert whole.count("  options: {}\n") == 1
     Path("run/config.yaml").write_text(whole.replace("  options: {}\n", ""))  # an empty mapping is no setting
     assert main([*RECIPE, "--resume"]) == 0
+
+
+def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, capsys):
+    assert main(RECIPE) == 0
+    Path("run/config.yaml").unlink()
+    capsys.readouterr()
+    assert main([*RECIPE, "--resume"]) == 2
+    assert one_line(capsys).endswith("run holds no run to resume (no config.yaml); put it back\n")
+
+
+def test_a_chat_template_that_refuses_the_messages_is_named(here, capsys, monkeypatch):
+    tokenizer = toy.tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"  # Gemma's own words
+    train_is(monkeypatch, lambda: tokenizer.apply_chat_template([{"role": "system", "content": "Be short."}]))
+    assert main(["train", "scene=tail"]) == 2
+    assert one_line(capsys) == "error: the model's chat template refuses these messages: System role not supported\n"
 
 
 # ---- packages that are not installed

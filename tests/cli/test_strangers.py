@@ -101,6 +101,18 @@ def test_no_command_that_reads_imports_what_is_named(here, capsys):
     assert "Mine: a rule of one&#39;s own, evilmod:X, not loaded; --trust loads it." in page
 
 
+def test_two_rules_under_one_label_are_two_where_neither_is_loaded(here, tmp_path, capsys):
+    for name, eps in (("one", 0.1), ("two", 0.2)):
+        (tmp_path / name).mkdir()
+        for file in ("run.json", "metrics.jsonl"):
+            (tmp_path / name / file).write_bytes((here / "run" / file).read_bytes())
+        node = {"trust_region": {"type": "evilmod:X", "eps": eps}}
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(node))
+    assert main(["report", str(tmp_path)]) == 2
+    assert "label 'Mine' stands for another objective" in capsys.readouterr().err
+    assert not Path("ran").exists()
+
+
 @pytest.mark.parametrize("args", [READING[0], *READING[3:7]], ids=lambda args: args[1].replace("/", "-"))
 def test_trust_imports_it(here, capsys, args):
     assert main([*args, "--trust"]) in (0, 1)

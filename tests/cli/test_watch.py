@@ -224,6 +224,19 @@ def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
     assert max(map(len, numbers)) <= width
 
 
+def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
+    good = [ours(i, reward=0.6 + 0.01 * (i % 3), entropy=0.5) for i in range(1, 31)]
+    bad = [ours(i, reward=0.02 + 0.01 * (i % 2), entropy=2.0) for i in range(31, 61)]
+    (run,) = looked(run_of_ours(tmp_path / "bad", [*good, *bad]))
+    assert run.collapsed
+    assert run.word.startswith("collapsed at round 31: reward 0.6")
+    assert run.word in drawn([run], 80)
+    (run,) = looked(run_of_ours(tmp_path / "good", good))
+    assert (run.collapsed, run.word) == (False, "no collapse of the reward")
+    (run,) = looked(run_of_ours(tmp_path / "short", good[:15]))
+    assert run.word == "too early to tell a collapse: 15 of 16 rounds"
+
+
 def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_them(two):
     said = drawn(looked(*two), 100).splitlines()
     assert said[0].split()[:5] == ["run", "round", "state", "reward", "entropy"]
@@ -315,6 +328,21 @@ def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
     followed([folder], Clock(*[lambda: None] * 5, lambda: run_of_ours(folder, [ours(1), ours(2)]), lambda: None),
              html=tmp_path / "page.html")  # fmt: skip
     assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
+
+
+def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):
+    """Watching takes 2 % of a core at most: beside a training it would slow that down."""
+    folder, looks, look = run_of_ours(tmp_path / "run", [ours(1)]), [], Watch.look
+
+    def slowly(watch, now):
+        looks.append(round(clock.now - NOW, 2))
+        clock.now += 0.1
+        return look(watch, now)
+
+    monkeypatch.setattr(Watch, "look", slowly)
+    clock = Clock(lambda: None, lambda: None)
+    followed([folder], clock)
+    assert looks == [0, 2.1, 7.2]  # every 2 s, or fifty times as long as a look
 
 
 def test_once_and_json(two, capsys, tmp_path):

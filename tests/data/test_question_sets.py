@@ -11,6 +11,7 @@ from published import BEFORE, BEHIND, gsm8k, own, problem, put
 
 from bandpo.errors import UserError
 from bandpo_runs import config, toy
+from bandpo_runs.cli import main
 from bandpo_runs.data import evaluation_set, question_sets
 from bandpo_runs.data.rows import rows_and_reward
 
@@ -142,3 +143,12 @@ def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
     assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     with pytest.raises(UserError, match="paper is 3 evaluation sets"):
         evaluation_set("paper")
+
+
+@pytest.mark.parametrize("content", [str, lambda text: [{"role": "user", "content": text}]], ids=["text", "messages"])
+def test_a_question_longer_than_any_model_reads_is_refused_at_once(tmp_path, capsys, content):
+    """One of ten million characters took more than a minute until its tokens were found."""
+    path = own(tmp_path, [{"prompt": content("7 " * 600_000), "answer": 7}])
+    assert main(["eval", "m", "--data", path]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {Path(path).stem}: question 1 has 1,2")
+    assert len(evaluation_set(own(tmp_path, [{"prompt": content("7 " * 400_000), "answer": 7}])).questions) == 1

@@ -122,6 +122,10 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     written = b"".join(path.read_bytes() for path in Path("out").iterdir())
     assert not [secret for secret in (b"p4ssw0rd", b"s3cr3t") if secret in written]
     assert re.search(r"://\*\*\*@localhost:[0-9]+/v1\?key=\*\*\*'? --timeout 60", read_facts(Path("out"))["command"])
+    assert ask(home, "out2", f"--base-url={url}", "--timeout", "1") == 2  # nobody is there any more
+    error = capsys.readouterr().err
+    assert "://***@localhost" in error
+    assert not [secret for secret in ("p4ssw0rd", "s3cr3t") if secret in error]
 
 
 def test_a_server_has_the_settings_of_its_engine():

@@ -201,6 +201,19 @@ def test_metrics_are_sums_over_the_whole_log_window(tmp_path):
     assert not any(math.isnan(v) for v in total.values() if isinstance(v, float))
 
 
+def test_an_evaluation_is_in_no_number_of_the_training(tmp_path):
+    def numbers(trainer):
+        trainer.train()
+        history = trainer.state.log_history
+        assert not [row for row in history if "eval_reward" in row and any("bandpo/" in key for key in row)]
+        return [{k: v for k, v in row.items() if k.startswith("bandpo/")} for row in history if "loss" in row]
+
+    more = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 16}
+    ours = numbers(build(BandPOTrainer, full(tmp_path, max_steps=8, **more), Band(), eval_dataset=tiny.rows(4)))
+    assert len(ours) == 8
+    assert ours == numbers(build(BandPOTrainer, full(tmp_path, max_steps=8), Band()))
+
+
 def test_eight_numbers_a_row_unless_all_are_asked_for(tmp_path):
     short, long = (
         train(BandPOTrainer, kind(tmp_path, max_steps=8), Band("kl", 0.05)).state.log_history[:-1]

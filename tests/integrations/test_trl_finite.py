@@ -138,12 +138,14 @@ def given(values):
 
 
 BAD = {"infinite": [1.0, math.inf], "too large for float32": [1.0, -1e39], "none left": [None, math.nan]}
+BAD["too far apart for float32"] = [1e20, -1e20]
 
 
 @pytest.mark.filterwarnings("ignore:All reward functions returned None")
 @pytest.mark.parametrize("values", BAD.values(), ids=BAD)
 def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values):
     what = "None or NaN for all completions" if None in values else "infinite in float32"
+    what = "so large that their deviation is infinite in float32" if 1e20 in values else what
     said = f"step 1: rewards of reward are {what}"
     trainer = build(tmp_path, given(values))
     start = [weight.clone() for weight in trainer.model.parameters()]
@@ -153,6 +155,11 @@ def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values)
     trainer = build(tmp_path, given(values), stop_if_not_finite=False, learning_rate=0.0)
     with pytest.warns(UserWarning, match=said):
         trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
+
+
+def test_a_large_reward_is_fine_where_no_deviation_is_divided_by(tmp_path):
+    trainer = build(tmp_path, given([1e20, -1e20]), scale_rewards="none", learning_rate=0.0)
+    trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
 
 
 def test_a_missing_reward_is_nobodys_baseline_and_has_no_advantage(tmp_path):

@@ -271,6 +271,17 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(quick, monkeypat
     assert quick == []
 
 
+def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):
+    """Such as one that a group shares. Root may write everywhere, so that no mode of a file would do here."""
+    made = toy.warm_start(0.005, 0)
+
+    def read_only(file, **named):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(toy, "locked", read_only)
+    assert toy.warm_start(0.005, 0) == made
+
+
 def test_who_finds_another_process_at_the_same_warm_start_waits_for_it(quick, monkeypatch):
     supervised, met = toy._supervised, threading.Event()
 

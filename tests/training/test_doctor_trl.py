@@ -183,6 +183,18 @@ CHANGED = {
         "num_iterations: not a plain",
     ),
     "an argument": ("steps = 1\ndef main(steps):\n    pass", "steps_per_generation=steps", "steps_per_generation"),
+    **{
+        name: (f"steps = 1\n{line}", "steps_per_generation=steps", "steps_per_generation")
+        for name, line in {
+            "an import": "try:\n    from mine import steps\nexcept ImportError:\n    pass",
+            "a module": "import mine as steps",
+            "a function": "def steps(): ...",
+            "a class": "class steps: ...",
+            "an error": "try: ...\nexcept ValueError as steps: ...",
+            "a pattern": "match mine:\n    case [steps]: ...",
+            "a rest": "match mine:\n    case [*steps]: ...",
+        }.items()
+    },
     "an attribute": ("", "num_iterations=1)\nargs.num_iterations = 4\nprint(args", "num_iterations: not a plain value"),
 }
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,6 +119,7 @@ STEERED = Controlled(Band("kl", 0.002), "delta", "clip/fraction", 0.3, PI(0.5, 0
 VARIANTS = {
     "killed within a round": ({}, 14, list(range(1, 14))),
     "a radius that steers itself": ({"trust_region": STEERED.to_config()}, 14, list(range(1, 14))),
+    "prompts that are shared, as bandpo train chooses": ({"shared_prompts": True}, 14, list(range(1, 14))),
     "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
     "gradient accumulation and a reference model": (
         {"trainer": {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_generations": 8, "beta": 0.1}},
@@ -257,13 +259,31 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, da
     assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"step": "x"}', "[" * 100_000, "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"step": "x"}', "[" * 100_000, "\xff", {"wall_seconds": -1}, {"wall_seconds": "x"}, {"rows": [-1, 0]}],
+)
 def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
     mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
+    if isinstance(content, dict):  # numbers that nobody writes
+        content = json.dumps(json.loads(mark.read_text()) | content)
     mark.write_bytes(content.encode("latin-1"))
     found, wrong = checkpoints.newest_whole(two_saved.folder)
     assert found.step == 8
     assert wrong == [f"{mark} is not what was written"]
+
+
+def test_a_run_may_be_killed_again_and_again_and_the_clock_be_set_back(home, whole, tmp_path):
+    node = recipe.node(home, tmp_path / "stopped")
+    run_until(node, 3)
+    run_until(node, 10, resume=True)
+    folder = run_until(node, 18, resume=True)
+    assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
+    for path in (folder / "checkpoints").iterdir():  # newer than all that come: the steps decide
+        os.utime(path, (time.time() + 86400, time.time() + 86400))
+    run(node, resume=True)
+    assert_same_run(folder, whole)
+    assert saved(folder) == ["checkpoint-16", "checkpoint-20"]
 
 
 def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named(two_saved):
@@ -522,6 +542,21 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopp
     with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
         run(new)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(home, tmp_path, monkeypatch):
+    """Both found the folder empty; the second gets the lock when the first is done."""
+    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0)
+
+    def late(file):
+        monkeypatch.undo()
+        run(node)
+        return locked(file)
+
+    monkeypatch.setattr(on_trl, "locked", late)
+    with pytest.raises(UserError, match="already holds a run"):
+        run(node)
+    assert steps(tmp_path / "run") == [1, 2, 3, 4]
 
 
 def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):

@@ -130,9 +130,12 @@ class ContextTrainer(GRPOTrainer):
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
         missing, names = bool(rewards.isnan().all()), self.reward_func_names
-        bad = [name for name, x in zip(names, rewards.T, strict=True) if missing or x.isinf().any()]
+        # Beyond 1e19 squares overflow: all advantages would be 0, and nothing learned in silence.
+        sizes = rewards if self.args.scale_rewards == "none" else rewards.square()
+        bad = [name for name, x in zip(names, sizes.T, strict=True) if missing or x.isinf().any()]
         if bad and cast(torch.nn.Module, self.model).training:
-            what = "None or NaN for all completions" if missing else "infinite in float32"
+            size = "infinite" if rewards.isinf().any() else "so large that their deviation is infinite"
+            what = "None or NaN for all completions" if missing else f"{size} in float32"
             what = f"rewards of {', '.join(bad)} are {what}"
             step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
             self.finite_guard.stop(self.args, self.state, step, what, change)

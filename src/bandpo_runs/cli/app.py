@@ -127,6 +127,8 @@ def told(error: Exception) -> str | None:
     said = " ".join(without_password(str(error)).split())
     if isinstance(error, UserError):
         return said
+    if "TemplateError" in (cls.__name__ for cls in type(error).__mro__):  # Jinja's, such as Gemma's of a system message
+        return f"the model's chat template refuses these messages: {said}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
     if isinstance(error, OSError) and error.strerror:

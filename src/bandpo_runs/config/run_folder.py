@@ -43,7 +43,8 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
     """Check that a folder holds a run of this configuration. `output` may differ. Raises UserError."""
     path = folder / "config.yaml"
     if not path.exists():
-        raise UserError(f"{folder} holds no run to resume (no config.yaml); start one without --resume")
+        how = "put it back" if (folder / "run.json").exists() else "start one without --resume"
+        raise UserError(f"{folder} holds no run to resume (no config.yaml); {how}")
     stored = dict(leaves(checked(read_yaml(path), dict[str, Any], str(path))))
     now = dict(leaves(yaml.safe_load(config.to_yaml())))
     compared = {*stored, *now} - {"output", "stop_if_not_finite"}

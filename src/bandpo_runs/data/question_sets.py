@@ -22,6 +22,7 @@ from .sources import SOURCES, find, warnings_of
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
+LONGEST = 1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
 
 _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
@@ -180,6 +181,12 @@ def _distinct(
     repeated = 0
     for content, answer, more in rows:
         question = Question(name, len(known), content, str(answer), more)
+        parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
+        if (size := sum(map(len, parts))) > LONGEST:
+            raise UserError(
+                f"{name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
+                f"{LONGEST:,} are taken"
+            )
         repeated += question.id in known
         first = known.setdefault(question.id, question)
         if first.answer != question.answer:

@@ -23,7 +23,7 @@ MARK = "bandpo.json"
 METRICS = "metrics.jsonl"
 
 
-class Mark(pydantic.BaseModel):
+class Mark(pydantic.BaseModel, allow_inf_nan=False):
     """Record of a whole checkpoint. Files and rows are kept as their bytes and the CRC-32 of them.
 
     Attributes:
@@ -35,10 +35,10 @@ class Mark(pydantic.BaseModel):
     """
 
     step: int
-    wall_seconds: float
+    wall_seconds: pydantic.NonNegativeFloat
     processes: int
     files: dict[str, tuple[int, int]]
-    rows: tuple[int, int]
+    rows: tuple[pydantic.NonNegativeInt, int]
 
 
 def step_of(checkpoint: Path) -> int:

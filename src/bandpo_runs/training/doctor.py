@@ -201,8 +201,15 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str], set
                 ast.Name(id=name, ctx=ast.Store())
                 | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del())
                 | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.alias(asname=str(name))
+                | ast.alias(name=name)
             ):
-                changed.append(name)
+                changed.append(name.partition(".")[0])
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr in _CHANGES:
                 changed.append(name)
             case ast.Call() if _name(node.func) == "add_argument":
