@@ -329,12 +329,15 @@ def test_latex_escapes_what_it_must_and_is_balanced(made):
         assert character not in text
 
 
-def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
+def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys, monkeypatch):
     home, _ = made
     for name, begin in (("t.tex", "% \\usepackage"), ("t.md", "| Method")):
         assert run(capsys, "table", home / "7b-GRPO", "-o", tmp_path / "out" / name).strip().endswith(name)
         assert (tmp_path / "out" / name).read_text().startswith(begin)
     assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "table", home / "7b-GRPO", "-o", "-").startswith("| Method")
+    assert not Path("-").exists()
     assert main(["table", str(home / "7b-GRPO"), "-o", str(tmp_path / "t.html")]) == 2
     assert "--output must be Markdown (.md) or LaTeX (.tex), got " in capsys.readouterr().err
     assert not (tmp_path / "t.html").exists()
