@@ -151,9 +151,14 @@ def test_tokens_that_were_thinned_since_are_not_lost(tmp_path):
     assert len([*checkpoints.lost_tokens(tmp_path, mark)]) == 1
 
 
-def test_a_damaged_checkpoint_that_is_passed_over_is_told_in_one_line(stopped):
-    file = Path(stopped.folder, "checkpoints", "checkpoint-8", "optimizer.pt")
-    file.write_bytes(file.read_bytes()[:-1])
-    size = file.stat().st_size
-    told = f"{file} has {size} bytes and had {size + 1}: that checkpoint is passed over"
-    assert resume(stopped.node) == [told, "going on after step 4"]
+@pytest.mark.parametrize("name", ["optimizer.pt", "bandpo.json"])
+def test_a_damaged_checkpoint_that_is_passed_over_is_told_in_one_line(stopped, name):
+    folder = Path(stopped.folder, "checkpoints", "checkpoint-8")
+    size = (folder / name).stat().st_size
+    if name == checkpoints.MARK:
+        (folder / name).unlink()
+        told = f"{folder} has no {name}, which is written last"
+    else:
+        (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+        told = f"{folder / name} has {size - 1} bytes and had {size}"
+    assert resume(stopped.node) == [f"{told}: that checkpoint is passed over", "going on after step 4"]

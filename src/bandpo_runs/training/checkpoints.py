@@ -80,20 +80,23 @@ def settle(path: Path) -> tuple[int, int]:
 
 
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
-    """Return the mark of the newest whole checkpoint. With it come the faults of newer marked ones.
+    """Return the mark of the newest whole checkpoint. With it come the faults of newer ones.
 
     One without a mark does not count: it was being written or deleted when the run was killed, or its weights are not
-    finite.
+    finite. Where there is no other, that is no fault.
     """
-    wrong = []
-    for folder in (each for each in _newest_first(run) if (each / MARK).is_file()):
+    wrong, begun = [], []
+    for folder in _newest_first(run):
+        if not (folder / MARK).is_file():
+            begun.append(f"{folder} has no {MARK}, which is written last")
+            continue
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
         except pydantic.ValidationError:
             wrong.append(f"{folder / MARK} is not what was written")
             continue
         if (fault := _fault(run, folder, mark)) is None:
-            return mark, wrong
+            return mark, [*wrong, *begun]
         wrong.append(fault)
     return None, wrong
 
