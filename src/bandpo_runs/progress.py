@@ -13,9 +13,14 @@ from rich.table import Column, Table
 
 from bandpo.errors import printable
 
+from . import signals
+
 
 class _Console(Console):
     """A console whose own control characters, and no others, reach the terminal."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # for the command; rich would end the process with 1
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -61,6 +66,7 @@ class Progress:
 
     def update(self, done: int, note: str = "") -> None:
         """Show the count, a note and the time left, unless something was shown just now."""
+        signals.check()
         now = time.monotonic()
         if now - self.told < self.pause:
             return

@@ -220,6 +220,12 @@ def test_wrong_arguments_are_one_line(here, capsys, args, message):
     assert not [path for path in here.iterdir() if path.name != "tokens.jsonl"]
 
 
+@pytest.mark.parametrize("again", ["tokens.jsonl", "./tokens.jsonl"])
+def test_tokens_that_are_given_twice_do_not_count_twice(here, capsys, again):
+    assert main(["calibrate", "tokens.jsonl", again]) == 2
+    assert "tokens.jsonl: given twice" in capsys.readouterr().err
+
+
 ROOT = Path(__file__).parent.parent.parent
 
 

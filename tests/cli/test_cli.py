@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def here(home, tmp_path, monkeypatch):
     Path("empty.jsonl").write_text("")
     Path("corrupt.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b"')
     Path("column.jsonl").write_text('{"question": "a", "answer": 1}\n' * 4)
+    Path("nice.jsonl").write_text('{"prompt": "a", "response": "b", "answer": "x"}\n')
     Path("damaged").mkdir()
     Path("damaged/config.json").write_text((home / "model" / "config.json").read_text())
     Path("damaged/model.safetensors").write_bytes(b"nothing")
@@ -95,7 +97,7 @@ MISTAKES = {
     "train recipe.yaml trainer.use_vllm=true": "trainer: vLLM is not available",
     "train recipe.yaml trainer.report_to=comet_ml": "trainer: CometCallback requires comet-ml",
     "train recipe.yaml trainer.logging_steps=0.5": "trainer.logging_steps must be a positive integer, got 0.5",
-    "train recipe.yaml output=recipe.yaml": "recipe.yaml",
+    "train recipe.yaml output=recipe.yaml": "recipe.yaml is not a folder, and one is expected to write to",
     "train recipe.yaml --resume": "run holds no run to resume (no config.yaml); start one without --resume",
     "report damaged": "damaged: no run found",
     "lab --methods grpoo": "no method or rule is called 'grpoo', did you mean 'grpo'?",
@@ -132,6 +134,19 @@ MISTAKES = {
     "report a -o b.jsonl": "must be the name of a page, which ends in .html or .htm, got 'b.jsonl'",
     "data prepare a.jsonl -o b --max-prompt-tokens 5": "--max-prompt-tokens 5 needs --tokenizer MODEL",
     "watch a --html a.jsonl": "'--html': must be the name of a page",
+    "watch a= --once": "'a=' has no path behind its =; is a variable of the shell not set?",
+    "watch gone --once": "gone: nothing to show; no log is at gone",
+    "methods grpoo": "no method or rule is called 'grpoo', did you mean 'grpo'?",
+    "eval ./gone --data column.jsonl": "model './gone' does not exist; give a folder of weights, a run,",
+    "eval recipe.yaml --data column.jsonl": "model 'recipe.yaml' is a file; give a folder of weights, a run,",
+    "data prepare column.jsonl -o new --split test": "--config and --split are for data sets of the hub, got",
+    "score nice.jsonl --scorer reasoning-gym": "grades tasks that reasoning_gym made, and the data set 'answers' is",
+    "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
+    "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
+    # The last one would count.
+    "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
+    "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
+    "data prepare column.jsonl -o a --size 1 --size 2": "error: --size takes one value, and is there 2 times",
 }
 
 
@@ -141,6 +156,57 @@ def test_a_mistake_is_one_line_and_nothing_is_written(here, capsys, args, messag
     assert main(args.split()) == 2
     assert message in one_line(capsys)
     assert everything(here) == before
+
+
+@pytest.mark.parametrize("args", [["watch", "", "--once"], ["data", "prepare", "column.jsonl", "-o", ""], [""]])
+def test_an_empty_argument_is_no_folder(here, capsys, args):
+    before = everything(here)
+    assert main(args) == 2
+    after = ["bandpo", *args][args.index("")]
+    assert f"what follows '{after}' is empty; is a variable of the shell not set?" in one_line(capsys)
+    assert everything(here) == before
+
+
+def test_every_command_refuses_an_option_that_is_there_twice():
+    leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
+    assert len(leaves) == 16
+    assert {type(command) for command in leaves} == {app.Once}
+
+
+KINDS = {"run.json": "{}", "eval.json": "{}", "report.md": "# Prepared data", "config.json": '{"model_type": "qwen2"}'}
+WRITE = {
+    "run.json": ["train", "recipe.yaml", "output=there"],
+    "eval.json": ["eval", "model", "--data", "rows.jsonl", "--no-chat", "--scorer", "exact", "-o", "there"],
+    "report.md": ["data", "prepare", "nice.jsonl", "-o", "there"],
+    "": ["lab", "-o", "there"],
+}
+
+
+@pytest.mark.parametrize("own", WRITE)
+@pytest.mark.parametrize("mark", [*KINDS, "a file", "a link to nothing"])
+def test_a_command_writes_into_no_folder_of_another(here, home, capsys, own, mark):
+    for name in "model", "rows.jsonl":
+        Path(name).symlink_to(home / name)
+    if mark in KINDS:
+        Path("there").mkdir()
+        Path("there", mark).write_text(KINDS[mark])
+    elif mark == "a file":
+        Path("there").touch()
+    else:
+        Path("there").symlink_to("nowhere")
+    if mark == own:  # of its own kind, with errors of its own
+        return
+    before = everything(here)
+    assert main(WRITE[own]) == 2
+    assert ("there holds " if mark in KINDS else "there is not a folder") in one_line(capsys)
+    assert everything(here) == before
+
+
+def test_what_only_looks_like_another_kind_is_written_to(here, capsys):
+    Path("there").mkdir()
+    Path("there/report.md").write_text("# My report\n")
+    Path("there/config.json").write_text('{"lr": 1}')
+    assert main(["train", "recipe.yaml", "output=there"]) == 0
 
 
 BROKEN = """
@@ -184,7 +250,7 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys)
     capsys.readouterr()
     before = everything(here)
     assert main(RECIPE) == 2
-    assert "run already holds a run; continue it with --resume, or choose another output" in one_line(capsys)
+    assert "run already holds a run, which is finished; choose another output" in one_line(capsys)
     assert main([*RECIPE, "--resume", "seed=4", "trainer.learning_rate=1e-4"]) == 2
     assert "(seed, trainer.learning_rate); resume with the same ones" in one_line(capsys)
     assert main([*RECIPE, "--resume"]) == 0
@@ -297,7 +363,10 @@ def test_train_takes_a_recipe_and_settings_in_any_order(here, calls, args, recip
 
 def test_the_command_is_recorded_so_that_it_can_be_repeated(here, calls):
     assert main(["train", "a b.yaml", "label='x y'", "--resume"]) == 0
-    assert calls["train"][3] == """bandpo train 'a b.yaml' 'label='"'"'x y'"'"''"""
+    whole = """bandpo train 'a b.yaml' 'label='"'"'x y'"'"''"""
+    assert calls["train"] == ("a b.yaml", ["label='x y'"], True, whole, False)
+    assert main(["train", "a b.yaml", "label='x y'", "--changed-data"]) == 0  # as it is a way to resume
+    assert calls["train"] == ("a b.yaml", ["label='x y'"], True, whole, True)
 
 
 def test_the_lab_takes_its_options(here, calls):
@@ -507,8 +576,8 @@ def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
     assert seen == [signal.SIG_IGN, signal.SIG_DFL]
 
 
-@pytest.mark.parametrize("args", ["['methods']", "['--help']"])
-def test_output_that_nobody_reads_ends_silently_and_a_full_disk_is_one_line(tmp_path, args):
+@pytest.mark.parametrize("args", ["['methods']", "['--help']", "['score', 'nice.jsonl', '--scorer', 'exact']"])
+def test_output_that_nobody_reads_ends_silently_and_a_full_disk_is_one_line(here, args):
     command = [sys.executable, "-c", f"import sys; from bandpo_runs.cli import main; sys.exit(main({args}))"]
     read, write = os.pipe()
     os.close(read)
@@ -519,3 +588,29 @@ def test_output_that_nobody_reads_ends_silently_and_a_full_disk_is_one_line(tmp_
         with Path("/dev/full").open("w") as nowhere:
             done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "closed", "code"),
+    [
+        ("score nice.jsonl --scorer exact", ">&-", 0),
+        ("methods", "<&- >&- 2>&-", 0),
+        ("score gone", ">&-", 2),
+        ("score gone", "2>&-", 2),
+    ],
+)
+def test_closed_streams_are_no_error(here, args, closed, code):
+    started = f"import sys; from bandpo_runs.cli import main; sys.exit(main({args.split()}))"
+    line = shlex.join([sys.executable, "-c", started])
+    done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True)
+    assert done.returncode == code
+    if "2>" not in closed:
+        assert done.stderr == ("" if code == 0 else "error: gone: no such file or folder; expected a folder of bandpo "
+                               "eval, or a file of answers\n")  # fmt: skip
+
+
+def test_a_link_to_itself_is_one_line(here, capsys):
+    Path("loop").symlink_to("loop")
+    for args in (["watch", "loop", "--once"], ["score", "loop"], ["report", "loop"]):
+        assert main(args) == 2
+        assert "loop" in one_line(capsys)

@@ -63,7 +63,7 @@ def test_a_model_learns_from_a_file(home, capsys):
     assert any("--rule grpo -o runs/model/grpo-seed0" in line for line in out)
 
     assert main(LINE) == 2  # nothing is lost
-    assert f"{folder} already holds a run; continue it with --resume" in capsys.readouterr().err
+    assert f"{folder} already holds a run, which is finished; choose another output" in capsys.readouterr().err
     assert main([*LINE, "--resume"]) == 0
     assert f"{folder} is finished; nothing to resume" in lines_of(capsys)
 

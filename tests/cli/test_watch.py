@@ -213,6 +213,12 @@ def test_a_curve_is_a_line_of_blocks(values, width, curve):
     assert show_watch._curve(np.array(values, float), width) == curve
 
 
+def test_where_there_are_no_blocks_a_curve_is_of_plain_signs(monkeypatch):
+    with io.TextIOWrapper(io.BytesIO(), "ascii") as file:
+        monkeypatch.setattr(show_watch.console, "_file", file)
+        assert show_watch._curve(np.array([0.0, 1, math.nan, 2, 3, 4, 5, 6, 7]), 10) == "_. -~=+*#"
+
+
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
@@ -362,7 +368,7 @@ def test_once_and_json(two, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none", "--once"], "error: none: nothing to show; its log is not there"),
+        (["none", "--once"], "error: none: nothing to show; no log is at none"),
         (["trainer_state.json", "--once"], "nothing to show; trainer_state.json: corrupt: one JSON object is expected"),
         (["none", "--json"], "error: none: nothing to show"),
         (["none", "--every", "0"], "must be a positive number of seconds"),

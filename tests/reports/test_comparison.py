@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,9 +142,9 @@ def test_compare_of_pass_at_k(made, capsys):
     assert next(line for line in out.splitlines() if line.startswith("aime24")).split()[2] == f"{100 * expected:.1f}"
 
 
-def test_the_same_evaluation_twice(made, capsys):
+def test_a_copy_of_an_evaluation_is_level_with_it(made, tmp_path, capsys):
     home, _ = made
-    out = run(capsys, "compare", home / "7b-GRPO", home / "7b-GRPO")
+    out = run(capsys, "compare", home / "7b-GRPO", shutil.copytree(home / "7b-GRPO", tmp_path / "copy"))
     assert "not settled. B - A is +0.0 points" in out
     assert "nothing can be said, the difference measured is 0" in out
 
@@ -328,12 +329,15 @@ def test_latex_escapes_what_it_must_and_is_balanced(made):
         assert character not in text
 
 
-def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys):
+def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys, monkeypatch):
     home, _ = made
     for name, begin in (("t.tex", "% \\usepackage"), ("t.md", "| Method")):
         assert run(capsys, "table", home / "7b-GRPO", "-o", tmp_path / "out" / name).strip().endswith(name)
         assert (tmp_path / "out" / name).read_text().startswith(begin)
     assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "table", home / "7b-GRPO", "-o", "-").startswith("| Method")
+    assert not Path("-").exists()
     assert main(["table", str(home / "7b-GRPO"), "-o", str(tmp_path / "t.html")]) == 2
     assert "--output must be Markdown (.md) or LaTeX (.tex), got " in capsys.readouterr().err
     assert not (tmp_path / "t.html").exists()
@@ -436,15 +440,19 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
             "gone: no such file or folder; expected a folder of bandpo eval, or a file of answers",
         ),
         (["compare", "empty", "empty"], "holds no evaluation"),
-        (["compare", "a", "a", "-k", "9"], "k must be a whole number from 1 to the number of samples 8, got 9"),
+        (["compare", "a", "b", "-k", "9"], "k must be a whole number from 1 to the number of samples 8, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
         (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of the prompt; looked for prompt, question"),
         (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),
         (["compare", "a", "a", "--log", "run.jsonl"], "'--log': must be NAME=VALUE, got 'run.jsonl'"),
         (["compare", "a", "a", "--log", "GRPO="], "'--log': must be NAME=VALUE, got 'GRPO='"),
-        (["compare", "a", "a", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
+        (["compare", "a", "b", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
         (["table", "a", "a"], "a: given twice"),
+        (["table", "M-seed1=a", "M-seed2=other/../a"], "a: given twice"),
+        (["compare", "a", "x=a"], "a: given twice"),
+        (["score", "a", "x=a"], "a: given twice"),
+        (["score", "uneven.jsonl", "uneven.jsonl"], "uneven.jsonl: given twice"),
         (["table", "log.jsonl", "--step", "7"], "log.jsonl: no validation of step 7; the nearest is of 0"),
         (["table", "dumps", "--step", "7"], "dumps: no validation of step 7; the nearest is of 40"),
         (["table", "a", "--step", "7"], "--step is for logs and dumps of verl, got only a"),
@@ -460,7 +468,8 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
     monkeypatch.chdir(tmp_path)
-    evaluation(Path("a"), "A", scores(0))
+    for name in "ab":
+        evaluation(Path(name), "A", scores(0))
     evaluation(Path("other"), "B", scores(0, sizes=(("math", 3),)))
     Path("empty").mkdir()
     Path("run.jsonl").write_text('{"step": 1, "reward": 0.5}\n')

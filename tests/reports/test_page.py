@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from report_runs import BAND, CHROMIUM, CLIP, browse, make_rows, ramp, table, with_script, write_run
 
 from bandpo import BySign, Clip
+from bandpo.errors import UserError
 from bandpo.losses.nodes import methods
 from bandpo.trust_regions import trust_region
 from bandpo_runs.reports.charts import draw, method_styles
@@ -468,10 +469,12 @@ def test_a_radius_that_steers_itself_is_drawn(tmp_path):
     assert list(line.get_ydata()) == radii
 
 
-def test_a_folder_named_twice_is_read_once(three_seeds):
-    runs = read_runs([three_seeds / "runs" / "GRPO-0-1", three_seeds / "runs", three_seeds / "runs" / ".." / "runs"])
-    assert [run.folder.name for run in runs][:2] == ["GRPO-0-1", "Band-KL-0.05-0-0"]
-    assert len(runs) == 6
+@pytest.mark.parametrize("again", ["runs/../runs", "runs/GRPO-0-1", "mine=runs/GRPO-0-1"])
+def test_a_run_that_is_given_twice_does_not_count_as_two(three_seeds, monkeypatch, again):
+    monkeypatch.chdir(three_seeds)
+    assert len(read_runs(["runs"])) == 6
+    with pytest.raises(UserError, match=r"runs/\S+: given twice"):
+        read_runs(["runs", again])
 
 
 def test_a_failed_write_leaves_the_old_report_and_no_litter(three_seeds, monkeypatch):

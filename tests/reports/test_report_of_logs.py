@@ -90,8 +90,10 @@ def test_logs_of_one_file_name_are_not_one_method(tmp_path):
 
 def test_metrics_jsonl_of_a_run_folder_is_the_run(tmp_path):
     folder = write_run(tmp_path, "GRPO", 2, make_rows(ramp(4)))
-    (run,) = read_runs([folder / "metrics.jsonl", folder])
+    (run,) = read_runs([folder / "metrics.jsonl"])
     assert (run.folder, run.seed) == (folder, 2)
+    with pytest.raises(UserError, match=f"{folder}: given twice"):
+        read_runs([folder / "metrics.jsonl", folder])
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,8 @@ def test_a_reward_without_room_for_the_columns_is_told_so():
         ([Ragged(), 1.0], "Ragged among them"),
         ([torch.zeros(2), 1.0], "tensor([0., 0.]) among them"),
         ([0.0, 10**400], "an integer too large for a float among them"),
+        ([0.0, 1.1e18], "1.1e+18 among them"),
+        ([-(10**20), 0.0], "-100000000000000000000 among them"),
         (["a", "b"], "'a' among them"),
         ([math.inf, 0.0], "inf among them"),
     ],
@@ -336,6 +338,7 @@ def test_a_result_that_is_no_number_per_completion_is_one_line(values, got):
         returns(values)(completions=["a", "b"])
     message = str(caught.value)
     assert message.startswith("reward 'mine' must return a list of 2 numbers, one per completion")
+    assert ("from -1e+18 to 1e+18" in message) == message.endswith("among them")
     assert message.endswith(f"got {got}")
 
 

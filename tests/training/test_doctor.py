@@ -393,6 +393,16 @@ def test_the_command(capsys, tmp_path):
     assert "must be a log of a training, such as JSON lines" in capsys.readouterr().err
 
 
+def test_a_binary_file_is_named_as_one(capsys, tmp_path):
+    weights, settings = tmp_path / "model.safetensors", tmp_path / "grpo.yaml"
+    weights.write_bytes(b"\xc0\6\0\0\0\0\0\0{}")
+    assert main(["doctor", str(weights)]) == 2
+    assert f"error: {weights} is a binary file; expected settings (.yaml, " in capsys.readouterr().err
+    settings.write_text("num_iterations: 2\n", encoding="utf-16")  # as PowerShell's > writes
+    assert main(["doctor", str(settings)]) == 0
+    assert "each answer is used twice" in capsys.readouterr().out
+
+
 def test_the_installation_is_reported_on_this_machine(capsys):
     assert main(["doctor", "--no-ray"]) in (0, 1)
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in capsys.readouterr().out

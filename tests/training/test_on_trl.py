@@ -190,7 +190,8 @@ def test_a_checkpoint_counts_only_from_its_mark_on_and_the_one_before_stays_unti
     folder = run_until(node, 16, event="on_save")  # every file of the second is there, its mark is not
     assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
     _, notices = run(node, resume=True)
-    assert notices == ["going on after step 8"]
+    passed = f"{folder / 'checkpoints' / 'checkpoint-16'} has no bandpo.json, which is written last"
+    assert notices == [f"{passed}: that checkpoint is passed over", "going on after step 8"]
     assert_same_run(folder, whole)
     assert saved(folder) == ["checkpoint-16", "checkpoint-20"][-limit:]
 
@@ -410,7 +411,8 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     assert saved(folder) == ["checkpoint-12", "checkpoint-16"]
     assert checkpoints.newest_whole(folder)[0].step == 12
     _, notices = run(node, resume=True)  # now with the guard: that is not another setting
-    assert notices == ["going on after step 12"]
+    passed = f"{folder / 'checkpoints' / 'checkpoint-16'} has no bandpo.json, which is written last"
+    assert notices == [f"{passed}: that checkpoint is passed over", "going on after step 12"]
     assert_same_run(folder, whole)
 
 

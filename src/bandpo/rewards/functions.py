@@ -67,7 +67,7 @@ def _number(answer: Any) -> Decimal:
     except InvalidOperation:
         number = Decimal("nan")
     if not number.is_finite():
-        raise ValueError(f"the answer {answer!r} is not a number")
+        raise UserError(f"last-number compares numbers, and the answer {answer!r} is not a number")
     return number
 
 
@@ -247,6 +247,9 @@ def _loop() -> asyncio.Runner:
     return runner
 
 
+_MOST = 1e18  # trainers compute the spread of a group in float32, which has no square of more
+
+
 def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     """Return the results of a reward as numbers. Raises RewardError."""
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
@@ -264,9 +267,13 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
             number = float(value) if hasattr(value, "__float__") else None
         except Exception:  # 10**400, a tensor of several, or whatever a class of the reward's own raises
             number = None
-        if value is not None and (number is None or math.isinf(number)):
-            got = "an integer too large for a float" if isinstance(value, int) else reprlib.repr(value)
-            raise RewardError(f"{wanted} (None or NaN where it does not apply), got {got} among them")
+        if value is not None and (number is None or abs(number) > _MOST):
+            got = (
+                "an integer too large for a float" if isinstance(value, int) and number is None else reprlib.repr(value)
+            )
+            raise RewardError(
+                f"{wanted}, from -{_MOST:g} to {_MOST:g} (None or NaN where it does not apply), got {got} among them"
+            )
         numbers.append(None if number is None or math.isnan(number) else number)
     return numbers
 

@@ -9,15 +9,17 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TextIO, cast
 
 from typer import Context, Exit, Option, Typer, TyperException
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as _get_command
 
 from bandpo import __version__
 from bandpo.errors import UserError, printable, without_password
+
+from ..signals import interrupting
 
 # Typer makes all commands anew each time, in a tenth of a second; `main` may be called often in one process.
 get_command = functools.cache(_get_command)
@@ -40,6 +42,20 @@ class Grouped(TyperGroup):
         for heading, names in HEADINGS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
+
+
+class Once(TyperCommand):
+    """Command that refuses an option of one value where it is there twice. The last one would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(list(args))[-1]
+        for param in order:
+            # A flag may be; and a shell that completes is told nothing.
+            if order.count(param) > 1 and not (
+                param.multiple or getattr(param, "is_flag", True) or ctx.resilient_parsing
+            ):
+                ctx.fail(f"{'/'.join(param.opts)} takes one value, and is there {order.count(param)} times")
+        return super().parse_args(ctx, args)
 
 
 app = Typer(
@@ -68,11 +84,13 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     # The command as it is shown, and kept in the folder of a run.
-    command = shlex.join([*name.split(), *(without_password(text) for text in argv if text != "--resume")])
+    command = shlex.join(
+        [*name.split(), *(without_password(text) for text in argv if text not in ("--resume", "--changed-data"))]
+    )
     out, err = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with _signals_interrupt():
+            with interrupting():
                 code = _run(argv, command, commands, name)
             out.flush()  # here a full disk or a closed pipe can still be told
             return code
@@ -109,6 +127,8 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
     root = get_command(commands)
     if "_BANDPO_COMPLETE" in os.environ:
         root(prog_name=name)  # Typer answers the shell, and ends the process
+    if "" in argv:
+        raise UserError(f"what follows {[name, *argv][argv.index('')]!r} is empty; is a variable of the shell not set?")
     try:
         with root.make_context(name, list(argv), obj=command) as ctx:
             return root.invoke(ctx) or 0
@@ -125,7 +145,7 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
 def told(error: Exception) -> str | None:
     """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
     said = " ".join(without_password(str(error)).split())
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or said.startswith("Symlink loop"):  # as which pathlib tells one until Python 3.12
         return said
     if "TemplateError" in (cls.__name__ for cls in type(error).__mro__):  # Jinja's, such as Gemma's of a system message
         return f"the model's chat template refuses these messages: {said}"
@@ -149,8 +169,8 @@ class _Printable:
     rich writes to `rich_proxied_file`, since its own control characters are meant.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream
+    def __init__(self, stream: TextIO | None) -> None:
+        self.rich_proxied_file = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")  # >&- leaves none
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal does not have
 
@@ -160,26 +180,3 @@ class _Printable:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
-
-
-@contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """End a command on SIGTERM and SIGHUP as on Ctrl-C. No process and no half a file is left behind.
-
-    A signal that somebody ignores (nohup) stays ignored. One of several processes of torchrun may wait for another
-    where no Python runs; its launcher ends it.
-    """
-
-    def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    numbers = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)} if alone else set()
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)

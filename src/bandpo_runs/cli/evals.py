@@ -12,7 +12,7 @@ from typer import Argument, Context, Option, Typer
 from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
-from .app import app
+from .app import Once, app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
@@ -41,7 +41,7 @@ Template = Annotated[str | None, Option(help="Text around a problem: paper, plai
 Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
 
-@app.command("eval")
+@app.command("eval", cls=Once)
 def evaluate(
     ctx: Context,
     model: Annotated[str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")],
@@ -94,7 +94,7 @@ def evaluate(
     print(folder)
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def score(
     results: Results,
     scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one of the evaluation]")] = None,
@@ -119,7 +119,7 @@ def score(
     )  # fmt: skip
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def compare(
     a: Annotated[str, Result(metavar="A")],
     b: Annotated[str, Result(metavar="B")],
@@ -153,7 +153,7 @@ def compare(
     print(json.dumps(data if len(data) > 1 else data[0], indent=1) if as_json else "\n\n".join(texts))
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def table(
     results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
@@ -185,10 +185,9 @@ def table(
     columns = _columns(results, column, drop_incomplete)
     parts = apart(read_results(results, scorer, log or [], columns, drop_incomplete, step))
     text = "\n".join(show(make_table(part, k)) for part in parts)
-    if output is None:
+    if output is None or output.name == "-":
         print(text, end="")
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())
         print(output)
 
@@ -211,7 +210,7 @@ data = Typer(name="data", help="Prepare data sets, or list the known ones.")
 app.add_typer(data)
 
 
-@data.command()
+@data.command(cls=Once)
 def prepare(
     names: Annotated[list[str], Argument(metavar="NAME", help="Data sets to prepare.")],
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
@@ -261,7 +260,7 @@ def prepare(
     print(output / "report.md")
 
 
-@data.command("list")
+@data.command("list", cls=Once)
 def known() -> None:
     """List the known data sets, and their rows."""
     from ..data.sources import listing

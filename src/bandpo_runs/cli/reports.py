@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from bandpo.errors import UserError
 
-from .app import app
+from .app import Once, app
 from .shared import RULES, Json, Page, Trust, minutes, objective, probability, region, seconds, several, width, wrapped
 
 LOGS = (
@@ -23,7 +23,7 @@ LOGS = (
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def explain(
     rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
     p: Annotated[list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)] = None,
@@ -57,12 +57,16 @@ def explain(
             print(wrapped(f"  not in {', '.join(names)}: {why}"))
 
 
-@app.command()
-def methods() -> None:
+@app.command(cls=Once)
+def methods(
+    name: Annotated[str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")] = None,
+) -> None:
     """List all methods, and how to write a rule.
 
     Each row has a name, the paper on arXiv, the average over tokens in the objective, and what a token may do.
     """
+    if name is not None:
+        return explain(name)
     from bandpo.losses.nodes import methods as every_method
     from bandpo.losses.notation import allowed
     from bandpo.trust_regions.nodes import kinds, usage
@@ -84,7 +88,7 @@ def methods() -> None:
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
-@app.command(epilog=LOGS)
+@app.command(epilog=LOGS, cls=Once)
 def watch(
     runs: Runs,
     html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
@@ -105,7 +109,7 @@ def watch(
     watch_and_show(runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
 
 
-@app.command(epilog=LOGS)
+@app.command(epilog=LOGS, cls=Once)
 def report(
     runs: Runs,
     output: Annotated[Path, Page("-o", "--output", help="Page to write.")] = Path("report.html"),
@@ -126,7 +130,7 @@ def column(whose: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def calibrate(
     files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder.")],
     rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,

@@ -16,6 +16,7 @@ from ..data.problems import bare
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
 from ..evals.results import Columns, Result, answered, apart, files_at, is_ours, read_result, split_label
+from ..files.reading import check_different
 from ..progress import console, grid
 from ..statistics.intervals import summarize
 
@@ -28,6 +29,7 @@ def score_and_show(
     columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0, inspect: Path | None = None,
 ) -> None:  # fmt: skip
     """Grade what is not graded, and print the numbers of each evaluation."""
+    check_different(split_label(text)[1] for text in texts)
     results: list[tuple[Result, list[Summary]]] = []
     written: list[Path] = []
     for text in texts:

@@ -21,6 +21,7 @@ from ..config.run_folder import check_free, is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
 from ..files.reading import checked, read_yaml
+from ..files.writing import check_own
 from ..progress import Progress, console
 from ..toy import SCENES
 from ..training import processes
@@ -41,6 +42,7 @@ def compare_and_show(
     from ..reports.runs import read_sections
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
+    check_own(output)
     with locked(output / scene / ".lock"):
         labels = ", ".join(dict.fromkeys(str(job.config.label) for job in jobs))
         seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
@@ -83,18 +85,20 @@ def compare_and_show(
         print(page)  # alone on its line, whole, for eyes and for scripts
 
 
-def train_and_show(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+def train_and_show(
+    recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool = False
+) -> None:
     """Run `bandpo train`."""
     console.quiet = not processes.is_first()
     try:
-        _train(recipe, settings, resume, command)
+        _train(recipe, settings, resume, command, changed_data)
     except UserError:
         if not processes.is_first():  # an error of all is said once: the end of the first process ends the others
             time.sleep(_PATIENCE)
         raise
 
 
-def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
+def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool) -> None:
     look_in_working_directory()  # for a rule or a reward of the user
     node, lines = read_settings(recipe, settings), []
     if "scene" not in node and node.get("model") != "lab":
@@ -133,7 +137,9 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
             console.print(_line(row, config, seconds))
             progress.update(row["round"])
 
-        folder = run(config, resume=resume, command=command, on_row=on_row, say=console.print)
+        folder = run(
+            config, resume=resume, changed_data=changed_data, command=command, on_row=on_row, say=console.print
+        )
     if processes.is_first():
         from .show_outcome import show_outcome
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,12 +19,13 @@ from rich.text import Text
 
 from bandpo.errors import UserError
 
+from .. import signals
 from ..progress import console, grid
 from ..reports.runs import PANELS, number, percent_of
 from ..reports.watching import Seen, Watch, write_page
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
-_BLOCKS = "▁▂▃▄▅▆▇█"
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 _MOST_LINE = 60  # columns of a curve
 _PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; those at the end go where room is short.
@@ -38,7 +40,7 @@ def watch_and_show(
     watch = Watch(given, silent)
     seen = watch.look(time.time())
     if once and not any(len(run.x) or run.ended for run in seen):
-        why = "its log is not there" if seen[0].age is None else "no line is in its log"
+        why = f"no log is at {watch.given[0][1]}" if seen[0].age is None else "no line is in its log"
         raise UserError(f"{seen[0].label}: nothing to show; {' '.join(seen[0].notes) or why}")
     if as_json:
         print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))
@@ -48,8 +50,9 @@ def watch_and_show(
         if not once:
             _follow(watch, seen, html, every)
     except KeyboardInterrupt as end:
-        if end.args:  # a signal, and no Ctrl-C
+        if end.args and end.args[0] != signal.SIGINT:  # Ctrl-C is how one ends it
             raise
+        signals.came.clear()
     if html is not None:
         write_page(html, watch.look(time.time()), time.time(), refresh=None)
 
@@ -66,6 +69,7 @@ def _follow(watch: Watch, seen: list[Seen], html: Path | None, every: float) -> 
         if html is not None:
             console.print(f"The page, which loads itself again: {html}")
         while True:
+            signals.check()
             if screen.is_started:
                 screen.update(view(seen), refresh=True)
             now = {run.label: (run.state, run.rows, run.notes) for run in seen}
@@ -171,8 +175,8 @@ def _curve(y: np.ndarray, width: int) -> str:
     means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
              for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
     low, high = np.nanmin(means), np.nanmax(means)
-    spread, top = high - low or 1.0, len(_BLOCKS) - 1
-    return "".join(" " if math.isnan(mean) else _BLOCKS[round((mean - low) / spread * top)] for mean in means)
+    spread, blocks = high - low or 1.0, _BLOCKS if console.encoding.startswith("utf") else _ASCII
+    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) / spread * 7)] for mean in means)
 
 
 def _short(text: str, most: int) -> str:

@@ -13,14 +13,14 @@ from typer import Argument, Context, Option
 
 from bandpo.errors import UserError
 
-from .app import app
+from .app import Once, app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
 METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
-@app.command()
+@app.command(cls=Once)
 def demo(
     ctx: Context,
     uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
@@ -65,7 +65,6 @@ def demo(
     rare, noisy = results
     say(" ".join(experiment.headline(rare, noisy)), "", *experiment.notes(rare, noisy), "")
     out = out or Path("runs", "demo.html" if uses == 8 else f"demo-uses-{uses}.html")
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, experiment.page(rare, noisy, ctx.obj).encode())
     if uses > 1:
         say("The same with each answer used once: bandpo demo --uses 1")
@@ -73,7 +72,7 @@ def demo(
     print(f"page: {out}")
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def lab(
     ctx: Context,
     scene: Annotated[Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")] = "tail",
@@ -103,7 +102,7 @@ def lab(
     compare_and_show(scene, methods, seeds, output, overrides, jobs or cores, resume, ctx.obj)
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def train(
     ctx: Context,
     recipe: Annotated[
@@ -126,6 +125,9 @@ def train(
         str | None, Option("-o", "--output", metavar="FOLDER", help="Folder of the run. [default: runs/MODEL/RULE]")
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")] = False,
+    changed_data: Annotated[
+        bool, Option("--changed-data", help="As --resume, where the data are meant to be other ones than at the start.")
+    ] = False,
 ) -> None:
     """Train a language model under one rule.
 
@@ -156,10 +158,10 @@ def train(
     processes.end_with_launcher()  # before the slow imports
     from .show_training import train_and_show
 
-    return train_and_show(recipe, settings, resume, ctx.obj)
+    return train_and_show(recipe, settings, resume or changed_data, ctx.obj, changed_data)
 
 
-@app.command()
+@app.command(cls=Once)
 def verl(
     recipe: Annotated[str, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")],
     settings: Annotated[
@@ -203,7 +205,7 @@ def verl(
         run.start()
 
 
-@app.command()
+@app.command(cls=Once)
 def doctor(
     arguments: Annotated[
         list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")

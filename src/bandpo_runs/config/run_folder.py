@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict
 from bandpo.errors import UserError
 
 from ..files.reading import checked, read_json, read_yaml
+from ..files.writing import check_own
 from .recipe import RunConfig, leaves
 
 _MORE = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)
@@ -31,6 +33,7 @@ class Info(TypedDict):
     steps_per_round: NotRequired[_Count | None]
     wall_seconds: NotRequired[float | None]
     command: NotRequired[str | None]
+    data: NotRequired[dict[str, str]]  # SHA-256 of each file of the data, or of rows from elsewhere
     stopped: NotRequired[str | None]  # why, where numbers that are not finite ended it
 
 
@@ -53,10 +56,29 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
         raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
 
 
+def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str | None:
+    """Check that a run's data are those that it was started with, and return what is to be told.
+
+    Raises UserError for others, unless they are `changed` on purpose.
+    """
+    before = read_info(folder).get("data") if (folder / "run.json").exists() else now
+    if before is None:
+        return f"{folder / 'run.json'} has no checksum of the data, so a change of them cannot be seen" if now else None
+    different = ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
+    if different and not changed:
+        raise UserError(
+            f"{different} changed since {folder} was started, so it would go on as another training; put back what was "
+            "there, or resume by --changed-data if the change is meant"
+        )
+    return f"{different} changed since {folder} was started; it goes on with what is there now" if different else None
+
+
 def check_free(folder: Path) -> None:
-    """Check that a folder holds no run yet. Raises UserError."""
+    """Check that a folder holds no run yet, and nothing else that was written here. Raises UserError."""
     if (folder / "run.json").exists() or (folder / "metrics.jsonl").exists():
-        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another output")
+        instead = ", which is finished;" if is_finished(folder) else "; continue it with --resume, or"
+        raise UserError(f"{folder} already holds a run{instead} choose another output")
+    check_own(folder)
 
 
 def is_finished(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from bandpo import __version__
 from bandpo.errors import UserError, counted
 
 from ..files.locks import locked
-from ..files.writing import write_atomically
+from ..files.writing import check_own, write_atomically
 from ..progress import Progress, lines
 from .golds import unusual
 from .leaks import Leaks, same_text
@@ -81,6 +81,7 @@ def prepare(
     done: dict[str, dict[str, Any]] = {}
     against = {name: name for name in settings.against}
     leaks, earlier = Leaks([]), Earlier()
+    check_own(output, "report.md")
     with locked(output / ".lock"):
         for source in sorted(sources, key=lambda source: source.use != "evaluation"):
             path = output / f"{source.file}.parquet"

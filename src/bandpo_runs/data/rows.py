@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 from datasets import Dataset
 
 from bandpo.errors import UserError, counted
-from bandpo.files import shortened
+from bandpo.files import line_of, shortened
 from bandpo.rewards.functions import Reward, guarded, resolve, text_of
 
 from .. import toy
 from ..config.recipe import DataConfig, RunConfig
 from .golds import HASHES, read_gold
 from .problems import are_messages
-from .readers import file_rows, hub_rows, reasoning_gym_items
+from .readers import file_hash, file_rows, hub_rows, reasoning_gym_items
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
@@ -36,6 +37,16 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
         assert own is not None  # of the lab or of the task; the config goes with its data
         reward = guarded(own, config.reward)
     return rows, held_out, reward
+
+
+def checksums(config: RunConfig, rows: Dataset) -> dict[str, str]:
+    """Return the SHA-256 of each file of the data by its path. Of the hub and of tasks it is that of the rows."""
+    data = config.data
+    names = [data.path or "", *(data.eval_path or "").split(",")]  # of the hub's data sets, too
+    sums = {name: file_hash(Path(name)) for name in names if Path(name).is_file()}
+    if data.source in ("hub", "reasoning_gym"):
+        sums[f"data.source {data.source}"] = hashlib.sha256(b"".join(map(line_of, rows))).hexdigest()
+    return sums
 
 
 def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None]:

@@ -129,6 +129,9 @@ def find(
         if option := next((option for option, value in given.items() if value), None):
             raise UserError(f"{option} does not go with {name}: it is for data that bandpo does not know")
         return [dataclasses.replace(SOURCES[each], size=size) for each in known]
+    is_file = Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet"))
+    if is_file and (config or split):
+        raise UserError(f"--config and --split are for data sets of the hub, got {config or split!r} for file {name}")
     common: dict[str, Any] = {
         "problem": prompt or "prompt",
         "answer": answer or "answer",
@@ -138,7 +141,7 @@ def find(
         "size": size,
         "tidy": tidy,
     }
-    if Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
+    if is_file:
         return [Source(name, name, "file", file=Path(name).stem, **common)]
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return [Source(name, name, file=name.split("/")[1], config=config, **common)]

@@ -72,6 +72,9 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(*actor)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)")
+    if folder.is_file() or (text.startswith((".", "/", "~")) and not folder.is_dir()):
+        wanted = "give a folder of weights, a run, a checkpoint of verl, or an id of the hub"
+        raise UserError(f"model {text!r} {'is a file' if folder.is_file() else 'does not exist'}; {wanted}")
     if (folder / "lora_adapter").is_dir():
         raise UserError(f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both")
     name = folder.resolve().name if folder.is_dir() else folder.name

@@ -29,7 +29,7 @@ from bandpo.files import check_text, line_of
 
 from ..data.questions import Question, fingerprint
 from ..files.reading import read_json, read_json_lines
-from ..files.writing import Appender, write_atomically
+from ..files.writing import Appender, check_own, write_atomically
 from ..statistics.estimators import Graded
 from .samples import Key, Sample, Sampling, seed_of
 
@@ -223,7 +223,7 @@ class Evaluation:
     samples than before may be asked for.
 
     Raises:
-        UserError: the folder holds another evaluation (the message names what differs) or is damaged, or another
+        UserError: the folder holds something else (the message names what differs) or is damaged, or another
             process is writing to it.
     """
 
@@ -241,6 +241,7 @@ class Evaluation:
                 "sha256": fingerprint(own),
                 **facts.get("data", {}).get(name, {}),
             }
+        check_own(folder, "eval.json")
         folder.mkdir(parents=True, exist_ok=True)
         self._began, self._drew = time.monotonic(), False
         self._file = Appender(folder / "samples.jsonl", SampleRow)

@@ -11,7 +11,7 @@ from bandpo.errors import UserError, counted, nearest
 from bandpo.rewards.functions import exact, last_number, read_number
 from bandpo.rewards.grading import SCORERS, Grade, grade
 
-from .. import toy
+from .. import signals, toy
 from ..data.questions import Question
 from ..data.readers import reasoning_gym_items
 from ..files.writing import Appender
@@ -47,6 +47,7 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
             grader = grader_of(scorer, facts["data"][data], data, thinking)
             own = [sample for sample in waiting if sample.data == data]
             for first in range(0, len(own), CHUNK):
+                signals.check()
                 chunk = own[first : first + CHUNK]
                 grades = zip(chunk, grader(chunk, [questions[sample.key[:2]] for sample in chunk]), strict=True)
                 file.add(*({"data": s.data, "prompt": s.prompt, "sample": s.sample} | vars(g) for s, g in grades))
@@ -75,7 +76,10 @@ def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Litera
     if scorer != "reasoning-gym":
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]
     if "task" not in facts:
-        raise UserError(f"scorer reasoning-gym is for questions of reasoning_gym, and {data} is not; give another one")
+        raise UserError(
+            f"scorer reasoning-gym grades tasks that reasoning_gym made, and the data set {data!r} is none; take one "
+            f"of the others, {', '.join(sorted({*GRADERS} - {scorer}))}"
+        )
     items, score_answer = reasoning_gym_items(facts["task"], facts["items"], facts["options"])
 
     def by_task(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:

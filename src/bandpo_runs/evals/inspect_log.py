@@ -11,6 +11,7 @@ from typing import Any
 from bandpo.errors import UserError
 
 from ..data.questions import Question
+from ..files.writing import check_own
 from .folder import read_facts, read_graded, read_questions, read_samples
 from .samples import Sample
 
@@ -33,6 +34,7 @@ def write_inspect(folder: Path, to: Path, scorer: str, ks: Sequence[int] = ()) -
         )
     except ImportError:
         raise UserError("--inspect needs the package inspect_ai: pip install 'bandpo[inspect]'") from None
+    check_own(to)
     facts: Mapping[str, Any] = read_facts(folder)
     questions, samples, n = read_questions(folder, facts), read_samples(folder), facts["sampling"]["n"]
     named = ("temperature", "top_p", "top_k", "max_tokens", "seed")

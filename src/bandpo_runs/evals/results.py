@@ -18,6 +18,7 @@ import numpy as np
 from bandpo.errors import UserError
 
 from ..files.logs import REWARDS, VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
+from ..files.reading import check_different
 from ..statistics.collapse import Collapse
 from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
@@ -87,6 +88,8 @@ def split_label(text: str) -> tuple[str | None, Path]:
     """Split "LABEL=PATH" or "PATH". An existing path or run of a chart is a path, = or not."""
     label, equals, path = text.partition("=")
     if equals and not Path(text).exists() and not files_of(Path(text)):
+        if not path:
+            raise UserError(f"{text!r} has no path behind its =; is a variable of the shell not set?")
         return label, Path(path)
     return None, Path(text)
 
@@ -104,10 +107,12 @@ def read_results(
     `logs` are labels, each with the log of its run; without it the log next to the model is read, if there is one.
 
     Raises:
-        UserError: nothing there, not finished, not graded, or damaged; or a log of a label that no result has.
+        UserError: nothing there, there twice, not finished, not graded, or damaged; or a log of a label that no result
+            has.
     """
     of_label = dict(logs)
     results = [read_result(text, scorer, columns, drop_incomplete, step) for text in texts]
+    check_different(result.source for result in results)
     if step is not None and all(result.step is None for result in results):
         raise UserError(f"--step is for logs and dumps of verl, got only {', '.join(texts)}")
     unnamed = [
@@ -307,7 +312,8 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
     if not rows:
         raise UserError(
             f"{path}: no validation in it; expected numbers such as val-core/aime_2024/acc/mean@32, which verl logs "
-            "where trainer.test_freq is set and the reward function returns acc"
+            "where trainer.test_freq is set and the reward function returns acc; of a run of bandpo train, bandpo eval "
+            "RUN makes a result"
         )
     at = _chosen(path, rows, step)
     sets: dict[str, dict[str, dict[int, float]]] = {}

@@ -7,11 +7,19 @@ the field, what is there and what is expected.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.files import json_line, lines_of, parse_json, parse_yaml, shortened
+
+
+def check_different(paths: Iterable[Path]) -> None:
+    """Refuse a path that is there twice: it would count as two runs. Raises UserError."""
+    places = [path.resolve() for path in paths]
+    if twice := [place for place in places if places.count(place) > 1]:
+        raise UserError(f"{twice[0]}: given twice; give each run, evaluation or file once")
 
 
 def content_of(path: Path) -> bytes:

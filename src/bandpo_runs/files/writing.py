@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bandpo.errors import UserError
 from bandpo.files import line_of
 
 from .locks import locked
@@ -20,10 +21,29 @@ def cache_folder() -> Path:
     return Path(os.environ.get("BANDPO_CACHE") or cache).expanduser()
 
 
+# What marks a folder as that of one command: a file that it writes, and what stands in it.
+_MARKS = {
+    "run.json": (b"", "a training run"),
+    "eval.json": (b"", "an evaluation"),
+    "report.md": (b"# Prepared data", "prepared data"),
+    "config.json": (b'"model_type"', "a model"),
+}
+
+
+def check_own(folder: Path, mark: str = "") -> None:
+    """Check that a folder holds nothing of another kind than `mark` says. Raises UserError."""
+    if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder, and one is expected to write to")
+    for name, (content, kind) in {} if (folder / mark).is_file() else _MARKS.items():
+        if (folder / name).is_file() and content in (folder / name).read_bytes():
+            raise UserError(f"{folder} holds {kind} ({name}); choose another folder with -o")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write the whole content or, if interrupted or if the disk is full, nothing.
 
-    A link stays, and its target is replaced; a device or a pipe, such as /dev/stdout, is written to as it is.
+    A missing folder is made. A link stays, and its target is replaced; a device or a pipe, such as /dev/stdout, is
+    written to as it is.
 
     Raises:
         OSError: it cannot be written; the error names the path.
@@ -31,6 +51,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     target = path.resolve()
     part = target.with_name(f".{target.name}.part")  # the next process takes that of a killed one
     with _naming(path):
+        target.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return

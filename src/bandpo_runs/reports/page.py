@@ -87,9 +87,7 @@ def render(report: Report) -> str:
 
 def write_page(report: Report, output: Path) -> None:
     """Write the page whole, or not at all."""
-    content = render(report).encode()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, content)
+    write_atomically(output, render(report).encode())
 
 
 def write_report(runs: Iterable[Path | str], output: Path, *, baseline: str | None = None, trust: bool = False) -> Path:

@@ -16,7 +16,7 @@ from bandpo.trust_regions.base import Region
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
 from ..files.logs import files_of, logs_at, name_of, read, repetition
-from ..files.reading import checked, read_yaml
+from ..files.reading import check_different, checked, read_yaml
 from ..statistics.curves import Curves, by_step
 
 
@@ -58,14 +58,14 @@ class Run(Curves):
 
 
 def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
-    """Read every run at or below each PATH or LABEL=PATH, each once.
+    """Read every run at or below each PATH or LABEL=PATH.
 
     With `trust`, the module of a user's rule is imported, which runs what is in it.
 
     Raises:
-        UserError: a run is missing or corrupt; the message names the file.
+        UserError: a run is missing, corrupt, or there twice; the message names the file.
     """
-    found: dict[Path, tuple[str | None, Path, Path]] = {}
+    found: list[tuple[str | None, Path, Path]] = []
     for text in given:
         label, path = split_label(str(text))
         for key, log in logs_at(path).items():
@@ -75,12 +75,13 @@ def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
                     f"{path}: no run found; expected a folder with run.json in it or below it, or a log of another "
                     "trainer, such as those in docs/run.md"
                 )
-            found.setdefault(folder.resolve(), (label, folder, log))
+            found.append((label, folder, log))
+    check_different(folder for _, folder, _ in found)
     if not found:
         raise UserError("no runs given; expected at least one run folder or log")
-    runs = [_run(folder, log, label, trust) for label, folder, log in found.values()]
+    runs = [_run(folder, log, label, trust) for label, folder, log in found]
     # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
-    unnamed = [run for run, (label, *_) in zip(runs, found.values(), strict=True) if run.info is label is None]
+    unnamed = [run for run, (label, *_) in zip(runs, found, strict=True) if run.info is label is None]
     homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
     names = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
     several = {run for run in unnamed if names.count(run.label) > 1}

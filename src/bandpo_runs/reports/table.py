@@ -59,14 +59,10 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
         k: of pass@k; by default the smallest number of samples.
 
     Raises:
-        UserError: no results, the same folder twice, or k larger than the number of samples.
+        UserError: no results, or k larger than the number of samples.
     """
-    sources = [result.source.resolve() for result in results]
     if not results:
         raise UserError("no results; expected at least one evaluation folder")
-    for result, source in zip(results, sources, strict=True):
-        if sources.count(source) > 1:
-            raise UserError(f"{result.source}: given twice; runs with one label must be different evaluations")
     counts = sorted({graded.score.shape[-1] for result in results for graded in result.graded})
     counts = sorted({*counts, *(logged.samples for result in results for logged in result.logged)})
     at = counts[0] if k is None else k

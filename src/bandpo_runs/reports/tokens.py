@@ -13,6 +13,7 @@ import numpy as np
 from bandpo.errors import UserError, nearest
 from bandpo.files import json_line, lines_of, shortened
 
+from ..files.reading import check_different
 from ..statistics.estimators import Floats, Integers
 
 # Names of each column in bandpo, TRL and verl, in the order in which they are looked for.
@@ -57,7 +58,7 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
             of bandpo, TRL and verl. Without a column of responses, each row is a response of its own.
 
     Raises:
-        UserError: no such file or column, or an impossible value; the message has the file and the row.
+        UserError: no such file or column, a file twice, or an impossible value; the message has the file and the row.
     """
     given = {role: name for role, name in (names or {}).items() if name is not None}
     folders = {path: [*path.glob("tokens-*.jsonl")] or [*path.glob("tokens/tokens-*.jsonl")] for path in paths}
@@ -66,7 +67,9 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
         raise UserError(
             f"no tokens-*.jsonl is in the folder {empty[0]}; give the folder that tokens_path names, or files"
         )
-    parts = [_tokens(file, given) for path in paths for file in folders.get(path, [path])]
+    files = [file for path in paths for file in folders.get(path, [path])]
+    check_different(files)
+    parts = [_tokens(file, given) for file in files]
     starts = np.cumsum([0, *(part.response_count for part in parts)])
     advantages = [part.advantages for part in parts if part.advantages is not None]
     return Tokens(

@@ -168,5 +168,4 @@ def write_page(path: Path, seen: Sequence[Seen], now: float, refresh: int | None
         "watch.html.jinja", refresh=refresh, when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)), runs=seen,
         labels=key(styles, styles), figures=figures,
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())

@@ -13,9 +13,12 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pydantic
+
+from bandpo.files import lines_of
 
 from ..files.writing import sync_folder, write_atomically
 
@@ -32,6 +35,7 @@ class Mark(pydantic.BaseModel, allow_inf_nan=False):
         processes: that trained it; each has its own random state.
         files: of the checkpoint.
         rows: the beginning of metrics.jsonl that belongs to it.
+        tokens: the size of each file in tokens/, and the share of responses in it, which falls as it is thinned.
     """
 
     step: int
@@ -39,6 +43,7 @@ class Mark(pydantic.BaseModel, allow_inf_nan=False):
     processes: int
     files: dict[str, tuple[int, int]]
     rows: tuple[pydantic.NonNegativeInt, int]
+    tokens: dict[str, tuple[int, str]] = {}
 
 
 def step_of(checkpoint: Path) -> int:
@@ -61,6 +66,7 @@ def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> Non
         processes=processes,
         files={path.relative_to(folder).as_posix(): settle(path) for path in files},
         rows=settle(run / METRICS),
+        tokens=_tokens(run),
     )
     write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
     sync_folder(folder.parent)
@@ -74,20 +80,23 @@ def settle(path: Path) -> tuple[int, int]:
 
 
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
-    """Return the mark of the newest whole checkpoint. With it come the faults of newer marked ones.
+    """Return the mark of the newest whole checkpoint. With it come the faults of newer ones.
 
     One without a mark does not count: it was being written or deleted when the run was killed, or its weights are not
-    finite.
+    finite. Where there is no other, that is no fault.
     """
-    wrong = []
-    for folder in (each for each in _newest_first(run) if (each / MARK).is_file()):
+    wrong, begun = [], []
+    for folder in _newest_first(run):
+        if not (folder / MARK).is_file():
+            begun.append(f"{folder} has no {MARK}, which is written last")
+            continue
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
         except pydantic.ValidationError:
             wrong.append(f"{folder / MARK} is not what was written")
             continue
         if (fault := _fault(run, folder, mark)) is None:
-            return mark, wrong
+            return mark, [*wrong, *begun]
         wrong.append(fault)
     return None, wrong
 
@@ -108,6 +117,21 @@ def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
     if now < size or (whole and now != size):
         return f"{path} has {now} bytes and had {size}"
     return None if _sum_of(path, size) == (size, checksum) else f"{path} is not what was written"
+
+
+def lost_tokens(run: Path, mark: Mark) -> Iterator[str]:
+    """Say which files of tokens are gone, or shorter than at a mark."""
+    for name, (size, share) in mark.tokens.items():
+        now, share_now = _tokens(run).get(name, (0, "[]"))
+        if now < size and share_now in (share, "[]"):
+            yield f"{run / 'tokens' / name} has {now} bytes and had {size}"
+
+
+def _tokens(run: Path) -> dict[str, tuple[int, str]]:
+    return {
+        path.name: (path.stat().st_size, str(re.findall(rb'"share":[^,]+', next(lines_of(path), b""))))
+        for path in sorted(run.glob("tokens/tokens-*.jsonl"))
+    }
 
 
 def rewind(run: Path, mark: Mark | None) -> None:

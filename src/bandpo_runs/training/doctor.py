@@ -70,6 +70,8 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
             yield replace(found, what=f"{name_of(key)}: {found.what}") if len(runs) > 1 else found
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
+    if binary := [text for text in files if "\0" in files[text] and files[text][:2] != 2 * "\ufffd"]:  # UTF-16
+        raise UserError(f"{binary[0]} is a binary file; expected settings (.yaml, .json, .toml), a script or a log")
     calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
     if missing := ", ".join(sorted(calls - {Path(text).name for text in files})):
         yield Finding(

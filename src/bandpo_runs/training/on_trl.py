@@ -34,11 +34,11 @@ from bandpo.integrations import RULE
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 
-from .. import toy
+from .. import signals, toy
 from ..config.recipe import RunConfig
-from ..config.run_folder import check_free, check_same_run, is_finished
+from ..config.run_folder import check_free, check_same_data, check_same_run, is_finished
 from ..config.trust import check_attention
-from ..data.rows import rows_and_reward
+from ..data.rows import checksums, rows_and_reward
 from ..files.locks import locked
 from ..files.reading import read_json_lines
 from ..files.writing import write_atomically
@@ -55,6 +55,7 @@ def run(
     config: RunConfig,
     *,
     resume: bool = False,
+    changed_data: bool = False,
     command: str | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
@@ -72,6 +73,7 @@ def run(
     Args:
         config: from `bandpo_runs.config.load`.
         resume: go on with the run in `config.output`.
+        changed_data: also where its data are other ones than at its start.
         command: how to repeat the run, for the report.
         on_row: called with every row of metrics.
         say: called with every notice.
@@ -97,13 +99,14 @@ def run(
         if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
             return folder
-        return _run(folder, config, resume, command, on_row, say)
+        return _run(folder, config, resume, changed_data, command, on_row, say)
 
 
 def _run(
     folder: Path,
     config: RunConfig,
     resume: bool,
+    changed_data: bool,
     command: str | None,
     on_row: Callable[[Row], None],
     say: Callable[[str], None],
@@ -128,6 +131,9 @@ def _run(
     # One process of each machine goes first, and fills the caches for the others.
     with state.local_main_process_first():
         rows, held_out, reward = rows_and_reward(config)
+        data = checksums(config, rows)
+        if resume and (line := check_same_data(folder, data, changed_data)):
+            say(line)
         first = rows[0]["prompt"]
         held_out = validation_rows(config, held_out, chat=isinstance(first, list))
         if config.model == "lab":
@@ -142,22 +148,22 @@ def _run(
         arguments.eval_on_start = False  # it was done, and its row is in the file
     if notice:
         say(notice)
-    data = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
+    named = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
     if config.lora is not None:
         from peft import LoraConfig
 
-        data["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
+        named["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
     reason = why_not(arguments, model) if config.shared_prompts else ""
     if reason:
         say(f"TRL samples and scores the answers, which takes longer: {reason}")
     kind = SharedPrompts if config.shared_prompts and not reason else BandPOTrainer
     try:
-        trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **data)
+        trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **named)
     except UserError:
         with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
             (folder / "checkpoints").rmdir()
         raise
-    facts = _facts(config, command, skill, state.num_processes)
+    facts = {**_facts(config, command, skill, state.num_processes), "data": data}
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
@@ -216,6 +222,8 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
         raise UserError(f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes")
     for fault in wrong:
         say(f"{fault}: that checkpoint is passed over")
+    for fault in checkpoints.lost_tokens(folder, mark):
+        say(f"{fault}: the run goes on without these tokens, which bandpo calibrate reads")
     say(f"going on after step {mark.step}")
     return mark
 
@@ -236,6 +244,12 @@ class _Recorder(TrainerCallback):
         self.folder, self.steps_per_round = folder, config.steps_per_round
         self.keep = config.trainer.get("save_total_limit", 2)
         self.began, self.validation, self.guard, self.on_row, self.say = began, validation, guard, on_row, say
+
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        """End the run on a signal whose KeyboardInterrupt was swallowed."""
+        signals.check()
+
+    on_prediction_step = on_step_begin
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         """Write one line per log step.

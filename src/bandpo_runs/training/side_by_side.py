@@ -22,7 +22,7 @@ from bandpo.losses.notation import label_of_objective, short_node
 from bandpo_runs.toy import SCENES, WarmStart, warm_start
 
 from ..config.recipe import RunConfig, build, merge
-from ..config.run_folder import check_same_run, is_finished
+from ..config.run_folder import check_free, check_same_run, is_finished
 from . import processes
 
 DEFAULT_METHODS = ("grpo", "clip-higher", "clip-wide", "band-kl")
@@ -127,9 +127,9 @@ def run_all(
     if processes.count() > 1:
         raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
     for job in jobs:
-        if (job.folder / "run.json").exists():
-            if not resume:
-                raise UserError(f"{job.folder} already holds a run; continue with --resume, or choose another output")
+        if not resume:
+            check_free(job.folder)
+        elif (job.folder / "run.json").exists():
             check_same_run(job.folder, job.config)
     left = [job for job in jobs if not is_finished(job.folder)]
     manager = SyncManager(ctx=multiprocessing.get_context("spawn"))

@@ -1,0 +1,163 @@
+"""No signal is swallowed: where the KeyboardInterrupt of one is lost in a `__del__`, the command still ends by it."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import recipe
+import torch
+import yaml
+
+from bandpo_runs import signals
+from bandpo_runs.cli import main, show_training, show_watch
+from bandpo_runs.evals import grades
+from bandpo_runs.evals.folder import Evaluation
+from bandpo_runs.progress import Progress
+from bandpo_runs.reports.watching import Watch
+from bandpo_runs.training.on_trl import _Recorder
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+class Swallow:
+    """When it goes, the signal comes, and Python ignores what a handler raises then."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        os.kill(os.getpid(), self.number)
+        time.sleep(1)
+
+
+def swallow(name):
+    Swallow(getattr(signal, name))
+
+
+@pytest.fixture(autouse=True)
+def _handlers(monkeypatch):
+    """The tests themselves may have been started by nohup."""
+    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in CODES}
+    threads = torch.get_num_threads()
+    for number in before:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    torch.set_num_threads(threads)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signals.came.clear()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return recipe.make(tmp_path)
+
+
+def rewards_with_a_signal(completions, completion_ids, **columns):
+    values = recipe.share_of_even(completions, completion_ids)
+    if len(calls) == 1:
+        swallow(calls[0])
+    calls.append("")
+    return values
+
+
+calls: list[str] = []
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_training_ends_at_the_next_step(home, capsys, name):
+    calls[:] = [name]
+    node = recipe.node(home, Path("run"), reward=f"{__name__}:rewards_with_a_signal")
+    Path("r.yaml").write_text(yaml.safe_dump(node))
+    assert main(["train", "r.yaml"]) == CODES[name]
+    assert len(calls) == 2  # one generation of five
+    assert not json.loads(Path("run/run.json").read_text())["finished"]
+    assert capsys.readouterr().err.endswith("; the same command with --resume goes on\n")
+    assert main(["train", "r.yaml", "--resume"]) == 0  # the signal is not remembered
+
+
+def test_an_evaluation_in_training_ends_too():
+    signals.came.append(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        _Recorder.on_prediction_step(object.__new__(_Recorder), None, None, None)
+
+
+def test_an_evaluation_ends_at_the_next_sample(home, capsys, monkeypatch):
+    add = Evaluation.add
+
+    def interrupted(self, sample):
+        add(self, sample)
+        if len(self.done) == 3:
+            swallow("SIGTERM")
+
+    monkeypatch.setattr(Evaluation, "add", interrupted)
+    command = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
+    assert main([*command, "--max-tokens", "4"]) == 143
+    assert len(Path("ev/samples.jsonl").read_text().splitlines()) == 3
+    assert "3 of 24 samples are kept in ev; the same command goes on" in capsys.readouterr().err
+
+
+def test_grading_ends_at_the_next_chunk(home, monkeypatch):
+    command = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
+    assert main([*command, "--max-tokens", "4"]) == 0
+    grade = grades._lab
+
+    def interrupted(samples, questions):
+        swallow("SIGHUP")
+        return grade(samples, questions)
+
+    monkeypatch.setattr(grades, "_lab", interrupted)
+    monkeypatch.setattr(grades, "CHUNK", 4)
+    assert main(["score", "ev", "--scorer", "lab"]) == 129
+    assert len(Path("ev/grades-lab.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 0)])
+def test_watch_ends_at_the_next_look(tmp_path, monkeypatch, name, code):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "reward": 0.5}\n')
+    look, looks = Watch.look, []
+
+    def interrupted(self, now):
+        looks.append(now)
+        if len(looks) == 2:
+            swallow(name)
+        assert len(looks) < 4
+        return look(self, now)
+
+    monkeypatch.setattr(Watch, "look", interrupted)
+    monkeypatch.setattr(show_watch, "_PAUSE", 0)
+    assert main(["watch", str(log), "--every", "0.01"]) == code
+    assert signals.came == ([signal.SIGTERM] if code else [])
+
+
+def test_whatever_has_a_bar_ends_at_the_next_turn_but_not_a_thread_beside_it():
+    signals.came.append(signal.SIGTERM)
+    errors = []
+
+    def turn():
+        try:
+            Progress("turns").update(1)
+        except KeyboardInterrupt as error:
+            errors.append(error.args)
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    thread.join()
+    assert errors == []
+    turn()
+    assert errors == [(signal.SIGTERM,)]
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_command_without_a_turn_ends_as_by_the_signal(monkeypatch, capsys, name):
+    monkeypatch.setattr(show_training, "train_and_show", lambda *args: swallow(name))
+    assert main(["train", "scene=tail"]) == CODES[name]
+    assert "interrupted" in (said := capsys.readouterr().err) or name in said
