@@ -169,6 +169,11 @@ def dis(log_pi, old, sampler, a):
     return torch.where((r < 0.7) | (r > 6.0), 0.0, r.detach() * a * log_pi)
 
 
+def ipo(log_pi, old, sampler, a):
+    pi, mu = log_pi.exp(), sampler.exp()
+    return torch.where((pi - mu).abs() > 0.1, 0.0, pi / mu * a)
+
+
 def gppo(log_pi, old, sampler, a):
     r = torch.exp(log_pi - old)
     kept = r / r.detach()
@@ -263,6 +268,7 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "luspo": luspo,
     "vespo": vespo,
     "dis": dis,
+    "ipo": ipo,
     "atr-grpo": atr_grpo,
     "kpop": kpop,
     "wilson": wilson,
@@ -292,7 +298,7 @@ AVERAGES |= dict.fromkeys(
     "seq-mean-token-mean",
 )
 AVERAGES |= dict.fromkeys(
-    "ppo dapo ripo cispo up ce-gppo gppo dis dgpo".split(),  # noqa: SIM905
+    "ppo dapo ripo cispo up ce-gppo gppo dis ipo dgpo".split(),  # noqa: SIM905
     "token-mean",
 )
 AVERAGES |= {"luspo": "seq-mean-token-sum"}

@@ -34,7 +34,7 @@ WRITTEN = {
     "xtuner": (".py", "import xtuner\nn = {}\nWorkerConfig(optimizer_steps=n)\n", 1, 4),
     "slime": (".sh", f"ARGS=(--hf /slime/x\n {SIZES})", 256, 64),
     "miles": (".py", "import miles\nargs = '--rollout-batch-size 8 ' '--global-batch-size {} '\n", 8, 2),
-    "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n", None, None),
+    "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n[trainer.loss]\neps = 0.3\n", None, None),
     "Trinity-RFT": (".yaml", "algorithm: {{algorithm_type: grpo, bypass_old_logprobs: {}}}", "false", None),
     "torchtitan": (".py", "import torchtitan\nDAPOLoss.Config(ratio_clip_high=0.28)\n", None, None),
     "tinker": (".py", "import tinker_cookbook\nclass C:\n    n: int = 4\nConfig(num_substeps=c.n)\n", None, None),
@@ -80,6 +80,7 @@ def test_a_configuration_without_a_rule_is_told_whose_loss_it_is(tmp_path, name)
     assert note[0] == "note"
     assert note[1].startswith(f"the loss is {name}'s own")
     limits = {"RLinf": r"\(ratio_clip_eps 0.2\) are distances from 1", "torchtitan": r"\(ratio_clip_high 0.28\)"}
+    limits["prime-rl"] = r"\(eps 0.3\) are differences of probabilities"
     assert re.search(limits.get(name, ""), note[1])
 
 
