@@ -472,8 +472,8 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     said = capsys.readouterr().out
     with_limits = "Trinity-RFT, xtuner, RLinf, miles, slime, torchtitan, AsyncGRPO"
     refused = f"unsloth, Liger, torchrl, {with_limits}: method 'cispo': apply"
-    assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl.\n  not in {refused}" in said
-    every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, {with_limits}"
+    assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl, rLLM.\n  not in {refused}" in said
+    every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, rLLM, {with_limits}"
     assert said.endswith(f"\nThe other one runs in: {every}.\n")
     assert main(["explain", "clip", "--p", "0.3", "--vs", "band"]) == 0
     assert capsys.readouterr().out.endswith(f"\nEither runs in: {every}.\n")

@@ -35,6 +35,7 @@ WRITTEN = {
     "slime": (".sh", f"ARGS=(--hf /slime/x\n {SIZES})", 256, 64),
     "miles": (".py", "import miles\nargs = '--rollout-batch-size 8 ' '--global-batch-size {} '\n", 8, 2),
     "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n[trainer.loss]\neps = 0.3\n", None, None),
+    "rLLM": (".yaml", "algorithm: {{loss_plugins: [mine], eps_clip: 0.2}}\n", None, None),
     "Trinity-RFT": (".yaml", "algorithm: {{algorithm_type: grpo, bypass_old_logprobs: {}}}", "false", None),
     "torchtitan": (".py", "import torchtitan\nDAPOLoss.Config(ratio_clip_high=0.28)\n", None, None),
     "tinker": (".py", "import tinker_cookbook\nclass C:\n    n: int = 4\nConfig(num_substeps=c.n)\n", None, None),
