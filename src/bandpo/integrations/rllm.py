@@ -6,9 +6,9 @@
       loss_params:
         trust_region: {type: band, divergence: kl, delta: 0.05}
 
-The loss is `bandpo.policy_loss` for each token, averaged by rLLM's `loss_agg_mode`; `eps_clip` is not read. The anchor is
-its `logp_old`: with verl the old policy, else and under `bypass_mode` the sampler's. `anchor: sampler` in `loss_params`
-takes `logp_rollout`. Log-ratios are clamped to +-20, as in rLLM's own losses, unless the objective has a
+The loss is `bandpo.policy_loss` for each token, averaged by rLLM's `loss_agg_mode`; `eps_clip` is not read. The anchor
+is its `logp_old`: with verl the old policy, else and under `bypass_mode` the sampler's. `anchor: sampler` in
+`loss_params` takes `logp_rollout`. Log-ratios are clamped to +-20, as in rLLM's own losses, unless the objective has a
 `max_log_ratio`. A name that the backend knows goes to the backend, so this is not verl's "bandpo". rLLM's main has no
 `register_loss` at commit 9beb6e0; there take `bandpo.integrations.verl`.
 """

@@ -191,8 +191,8 @@ def _watch(asked: frozenset[str]) -> None:
     """Show rules the contents of verl's batches from now on. Once in a process.
 
     An update of the actor is one call of `TrainingWorker.train_mini_batch` with all of a rank's responses, and the
-    worker's own `loss_fn`, which has the actor's configuration, is called with each micro-batch and what the model gave.
-    verl's driver has no worker. Where verl 0.7 has loaded only its older workers, which have no such call, raises
+    worker's own `loss_fn`, which has the actor's configuration, is called with each micro-batch and what the model
+    gave. verl's driver has no worker. Where verl 0.7 has loaded only its older workers, which have no such call, raises
     ValueError.
     """
     worker: Any = getattr(sys.modules.get("verl.workers.engine_workers"), "TrainingWorker", None)
