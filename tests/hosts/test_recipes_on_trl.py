@@ -1,0 +1,86 @@
+"""The recipes of docs/recipes.md for trainers of TRL, trained: SDPO, and GRPO by the builder of Oumi.
+
+Oumi's builder is its own file, from a checkout in the folder `oumi` of BANDPO_HOSTS; what it imports of Oumi is a
+stand-in.
+"""
+
+import functools
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from test_limits import FOLDER, find, forget
+from test_recipes import RECIPES, Own, place
+
+trl = pytest.importorskip("trl")
+import tiny  # noqa: E402
+from bandpo import Band, Clip  # noqa: E402
+
+SDPO = pytest.importorskip("trl.experimental.sdpo")
+RULE = 'Band("kl", 0.05)'
+
+
+def executed(name, rule):
+    """The names that a recipe makes, with a rule in the place of its own."""
+    (text,) = RECIPES[name][-1:]
+    names = {"REGION": rule, "__name__": "bandpo_recipe"}
+    exec(text.replace(f"bandpo.{RULE}", "REGION").replace(RULE, "REGION"), names)
+    return names
+
+
+def weights(trainer):
+    trainer.train()
+    return [each.detach().clone() for each in trainer.model.parameters()]
+
+
+def same(*models):
+    return all(map(torch.equal, *models))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_clip_trains_to_sdpos_own_weights_bit_for_bit(tmp_path, weight):
+    """Eight steps, on a batch each; the teacher is loaded from where the model came from."""
+    tiny.model().save_pretrained(tmp_path / "start")
+    named = {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(32), "processing_class": tiny.toy.tokenizer()}
+    settings = functools.partial(tiny.settings, tmp_path, SDPO.SDPOConfig, max_steps=8, distillation_weight=weight)
+    kinds = [
+        SDPO.SDPOTrainer,
+        *(executed("sdpo", rule)["BandPOTrainer"] for rule in (Clip(0.2, 0.2), Band("kl", 0.05))),
+    ]
+    theirs, clip, band = (weights(kind(model=str(tmp_path / "start"), args=settings(), **named)) for kind in kinds)
+    assert same(theirs, clip)
+    assert not same(theirs, band)
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """Oumi's `build_trainer` for TRL_GRPO, which gives the trainer itself."""
+    if FOLDER is None:
+        pytest.skip("BANDPO_HOSTS names no folder")
+    before = set(sys.modules)
+    find(monkeypatch, Own(place("oumi"), "oumi", whole=["oumi.builders.training"]))
+    builders = importlib.import_module("oumi.builders.training")
+    names = ("TRL_SFT", "TRL_DPO", "TRL_KTO", "TRL_GRPO")
+    monkeypatch.setattr(builders, "TrainerType", SimpleNamespace(**{name: name for name in names}))
+    monkeypatch.setattr(builders, "HuggingFaceTrainer", lambda trainer, processor: trainer)
+    monkeypatch.setattr(trl, "GRPOTrainer", trl.GRPOTrainer)  # set back afterwards
+    monkeypatch.setitem(sys.modules, "oumi", ModuleType("oumi"))
+    yield lambda: builders.build_trainer("TRL_GRPO", None)
+    forget(before, "oumi")
+
+
+def test_clip_trains_to_trls_own_weights_bit_for_bit_by_oumis_builder(tmp_path, build):
+    named = {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(), "processing_class": tiny.toy.tokenizer()}
+    found = []
+    for rule in (None, Clip(0.2, 0.2), Band("kl", 0.05)):
+        if rule is not None:
+            executed("oumi", rule)
+        args = SimpleNamespace(finalize_and_validate=lambda: None, to_hf=lambda config: tiny.settings(tmp_path))
+        trainer = build()(model=tiny.model(), args=args, **named)
+        assert type(trainer).__name__ == ("GRPOTrainer" if rule is None else "BandPOTrainer")
+        found.append(weights(trainer))
+    theirs, clip, band = found
+    assert same(theirs, clip)
+    assert not same(theirs, band)
