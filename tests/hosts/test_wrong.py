@@ -41,6 +41,8 @@ RECIPES = {
     "NeMo-RL": (".yaml", NEMO, "a smaller train_global_batch_size"),
     "open-instruct": (".sh", "python open_instruct/grpo_fast.py --num_mini_batches 1", "more --num_epochs"),
     "ROLL": (".yaml", "num_return_sequences_in_group: 8", ""),
+    "EasyR1": (".sh", "python3 -m verl.trainer.main data.rollout_batch_size=128 worker.actor.global_batch_size=128",
+               "a smaller global_batch_size, or more ppo_epochs"),
     "ms-swift": (".sh", "swift rlhf --rlhf_type grpo --gradient_accumulation_steps 4",
                  "a smaller --gradient_accumulation_steps, or more --num_iterations"),
 }  # fmt: skip

@@ -48,9 +48,15 @@ WRITTEN = {
     "NeMo-RL": (".yaml", "policy: {{train_global_batch_size: 64}}\ngrpo:\n" + NEMO, 8, 32),
     "open-instruct": (".sh", "python open_instruct/grpo_fast.py --num_mini_batches {}\n", 1, 4),
     "ROLL": (".yaml", "num_return_sequences_in_group: 8\nppo_epochs: {}\n", None, None),
+    "EasyR1": (
+        ".sh",
+        "python -m verl.trainer.main data.rollout_batch_size={} worker.actor.global_batch_size=64",
+        64,
+        256,
+    ),
     "ms-swift": (".sh", "swift rlhf --gradient_accumulation_steps 2 --steps_per_generation {}\n", 2, 8),
 }
-RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "ms-swift"}  # of docs/recipes.md
+RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "EasyR1", "ms-swift"}  # of docs/recipes.md
 BATCHES = [(name, suffix, text, n, i) for name, (suffix, text, *ns) in WRITTEN.items() for i, n in enumerate(ns) if n]
 
 
