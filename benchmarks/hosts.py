@@ -33,7 +33,7 @@ HOSTS = {
     "TRL": ("trl", "integrations/test_trl.py integrations/test_trl_probabilities.py", "", "trained"),
     "TRL, images": ("trl", "integrations/test_trl_images.py", "", "trained"),
     "TRL's SDPO": ("trl", f"{RECIPES} {ON_TRL}", "sdpo", "trained"),
-    "Oumi": ("oumi", ON_TRL, "oumi", "trained"),
+    "TRL, by Oumi": ("oumi", ON_TRL, "oumi", "trained"),
     "AsyncGRPO": ("trl", "integrations/test_trl_async.py", "", "trained"),
     "verl, by agent-lightning": ("agentlightning", CONFIG, "agentlightning", "its configuration"),
     "verl, by rLLM": ("rllm", CONFIG, "rllm", "its configuration"),

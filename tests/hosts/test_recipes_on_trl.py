@@ -17,6 +17,7 @@ from test_recipes import RECIPES, Own, place
 trl = pytest.importorskip("trl")
 import tiny  # noqa: E402
 from bandpo import Band, Clip  # noqa: E402
+from bandpo.integrations.trl import BandPOTrainer  # noqa: E402
 
 SDPO = pytest.importorskip("trl.experimental.sdpo")
 RULE = 'Band("kl", 0.05)'
@@ -28,6 +29,11 @@ def executed(name, rule):
     names = {"REGION": rule, "__name__": "bandpo_recipe"}
     exec(text.replace(f"bandpo.{RULE}", "REGION").replace(RULE, "REGION"), names)
     return names
+
+
+def given(rows=64):
+    """What trainers are made with beside a model and settings."""
+    return {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(rows), "processing_class": tiny.toy.tokenizer()}
 
 
 def weights(trainer):
@@ -43,13 +49,12 @@ def same(*models):
 def test_clip_trains_to_sdpos_own_weights_bit_for_bit(tmp_path, weight):
     """Eight steps, on a batch each; the teacher is loaded from where the model came from."""
     tiny.model().save_pretrained(tmp_path / "start")
-    named = {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(32), "processing_class": tiny.toy.tokenizer()}
     settings = functools.partial(tiny.settings, tmp_path, SDPO.SDPOConfig, max_steps=8, distillation_weight=weight)
     kinds = [
         SDPO.SDPOTrainer,
         *(executed("sdpo", rule)["BandPOTrainer"] for rule in (Clip(0.2, 0.2), Band("kl", 0.05))),
     ]
-    theirs, clip, band = (weights(kind(model=str(tmp_path / "start"), args=settings(), **named)) for kind in kinds)
+    theirs, clip, band = (weights(kind(model=str(tmp_path / "start"), args=settings(), **given(32))) for kind in kinds)
     assert same(theirs, clip)
     assert not same(theirs, band)
 
@@ -71,16 +76,23 @@ def build(monkeypatch):
     forget(before, "oumi")
 
 
+def by_oumi(folder, build, rule):
+    """A trainer of a rule, or TRL's own."""
+    if rule is not None:
+        executed("oumi", rule)
+    args = SimpleNamespace(finalize_and_validate=lambda: None, to_hf=lambda config: tiny.settings(folder))
+    trainer = build()(model=tiny.model(), args=args, **given())
+    assert type(trainer).__name__ == ("GRPOTrainer" if rule is None else "BandPOTrainer")
+    return trainer
+
+
 def test_clip_trains_to_trls_own_weights_bit_for_bit_by_oumis_builder(tmp_path, build):
-    named = {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(), "processing_class": tiny.toy.tokenizer()}
-    found = []
-    for rule in (None, Clip(0.2, 0.2), Band("kl", 0.05)):
-        if rule is not None:
-            executed("oumi", rule)
-        args = SimpleNamespace(finalize_and_validate=lambda: None, to_hf=lambda config: tiny.settings(tmp_path))
-        trainer = build()(model=tiny.model(), args=args, **named)
-        assert type(trainer).__name__ == ("GRPOTrainer" if rule is None else "BandPOTrainer")
-        found.append(weights(trainer))
-    theirs, clip, band = found
+    theirs, clip = (weights(by_oumi(tmp_path, build, rule)) for rule in (None, Clip(0.2, 0.2)))
     assert same(theirs, clip)
-    assert not same(theirs, band)
+
+
+def test_band_is_bandpotrainers_by_oumis_builder(tmp_path, build):
+    ours = weights(BandPOTrainer(tiny.model(), args=tiny.settings(tmp_path), trust_region=Band("kl", 0.05), **given()))
+    clip, band = (weights(by_oumi(tmp_path, build, rule)) for rule in (Clip(0.2, 0.2), Band("kl", 0.05)))
+    assert same(ours, band)
+    assert not same(clip, band)
