@@ -27,9 +27,13 @@ from csv_rows import read_rows, write_rows
 CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"
 LIMITS, RECIPES, CONFIG = "hosts/test_limits.py", "hosts/test_recipes.py", "cluster/test_verl_config.py"
+ON_TRL = "hosts/test_recipes_on_trl.py"
 # The name of a trainer's package, or of its folder; its tests, by file and what their names hold; and what is run.
 HOSTS = {
     "TRL": ("trl", "integrations/test_trl.py integrations/test_trl_probabilities.py", "", "trained"),
+    "TRL, images": ("trl", "integrations/test_trl_images.py", "", "trained"),
+    "TRL's SDPO": ("trl", f"{RECIPES} {ON_TRL}", "sdpo", "trained"),
+    "TRL, by Oumi": ("oumi", ON_TRL, "oumi", "trained"),
     "AsyncGRPO": ("trl", "integrations/test_trl_async.py", "", "trained"),
     "verl, by agent-lightning": ("agentlightning", CONFIG, "agentlightning", "its configuration"),
     "verl, by rLLM": ("rllm", CONFIG, "rllm", "its configuration"),
@@ -44,6 +48,9 @@ HOSTS = {
     "NeMo-RL": ("nemo_rl", RECIPES, "nemo_rl", SOURCE),
     "open-instruct": ("open_instruct", RECIPES, "open_instruct", SOURCE),
     "ROLL": ("roll", RECIPES, "roll", SOURCE),
+    "Twinkle": ("twinkle", RECIPES, "twinkle", SOURCE),
+    "labs-molt": ("molt", RECIPES, "molt", SOURCE),
+    "EasyR1": ("easyr1", RECIPES, "easyr1", SOURCE),
 }
 CLIP, BAND = r"test_(clip_(is|equals|trains)|a_training_under_clip)_\w+", r"test_band_(is|has_the_loss)_\w+"
 COLUMNS = ["host", "version", "run", "clip", "band", "python", "torch", "date", "commit"]

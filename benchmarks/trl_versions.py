@@ -6,7 +6,8 @@ Each release is tried with the transformers of its time and with the newest one,
 pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
 are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen through. In it run the contract with
 TRL (tests/integrations/test_trl.py and test_trl_objectives.py) and, from TRL 1.0 on, `bandpo train`
-(tests/training/test_on_trl.py); warnings of old releases do not count.
+(tests/training/test_on_trl.py); warnings of old releases do not count. Beside them each subclass of GRPOTrainer that
+the release has (test_trl_subclasses.py): it has its own weights under `Clip`, bit for bit, or is refused by name.
 `--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
 """
 
@@ -57,6 +58,7 @@ SUITES = {
     "contract": ["tests/integrations/test_trl.py", "tests/integrations/test_trl_objectives.py"],
     "train": ["tests/training/test_on_trl.py", "-k", "not killed"],
 }
+SUBCLASSES = ["tests/integrations/test_trl_subclasses.py", "-k", "each_subclass"]
 # Before it TRL has no `log_metric`, by which rewards report, and before 0.26 no `num_generations_eval`.
 TRAIN_FROM = Version("1.0")
 # It computes the loss by Triton kernels alone, so without a GPU nothing trains but in Triton's interpreter, which takes
@@ -65,7 +67,7 @@ INTERPRETED = {"1.15.0": ["-k", "clip_equals or uneven or private_names or refus
 COLUMNS = [
     *("trl", "transformers", "python", "torch", "huggingface_hub", "datasets"),
     *(f"{suite}_{count}" for suite in SUITES for count in ("passed", "failed", "skipped")),
-    *("result", "commit"),
+    *("subclasses", "result", "commit"),
 ]
 
 
@@ -133,6 +135,18 @@ def test(python: Path, suite: list[str], *paths: Path | str) -> tuple[dict[str, 
     return {"passed": len(found) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
 
 
+def subclasses(python: Path) -> tuple[str, list[str]]:
+    """What became of each subclass, as its test says, and the names of those that failed."""
+    found, printed = cases(python, SUBCLASSES)
+    told, bad = [], [] if found else printed.strip().splitlines()[-1:]
+    for case in found:
+        name = case.get("name", "?").rpartition("-")[2].rstrip("]")
+        said = [each.get("value", "") for each in case.iter("property")]
+        told.append(f"{name} {said[0] if said else 'failed'}")
+        bad += [] if said and case.find("failure") is None else [name]
+    return "; ".join(told), bad
+
+
 def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
     out: dict[str, object] = {"trl": trl, "transformers": transformers, "python": platform.python_version()}
     try:
@@ -148,6 +162,8 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
             continue
         counts, failed = test(python, suite + INTERPRETED.get(trl, []))
         out |= {f"{name}_{key}": value for key, value in counts.items()}
+    if not failed and trl not in INTERPRETED:
+        out["subclasses"], failed = subclasses(python)
     return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
 
 

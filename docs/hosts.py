@@ -49,7 +49,8 @@ def table() -> str:
     lines, ran = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"], results()
     for row in read_rows(ROWS):
         module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
-        takes = "bounds" if not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps else "gate"
+        clamps = not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps
+        takes = row["takes"] or ("bounds" if clamps else "gate")
         hook, anchor, average = row["hook"], row["anchor"], row["average"]
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
             ended = [one.get(name) or "not run" for name in ("clip", "band")]

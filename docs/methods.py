@@ -24,6 +24,7 @@ LINES = {
     "[SkyRL](hosts.md)": 'register_bandpo_loss("NAME")',
     "[tinker](hosts.md)": 'bandpo_loss("NAME")',
     "[prime-rl](hosts.md)": '[trainer.loss.kwargs] trust_region = "NAME"',
+    "[rLLM](hosts.md)": "loss_params: {trust_region: NAME}",
     "[axolotl, Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
     "[RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
     "[torchtitan](hosts.md)": 'BandPOLoss.Config(trust_region="NAME")',

@@ -166,6 +166,23 @@ def test_the_readme_and_the_page_on_training_are_short():
     assert len((ROOT / "docs" / "train.md").read_text(encoding="utf-8").split()) <= 700
 
 
+def test_the_readme_says_in_how_many_trainers_it_trained_ran_or_was_read():
+    """By the best of a trainer's rows in docs/hosts.md. What trains by another one's trainer is that one's."""
+    rank = {"trained": 2, "real function": 1, "from its source": 1}
+    best: dict[str, int] = {}
+    for line in load("docs/hosts.py").table().splitlines()[2:]:
+        host, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+        name = host.partition(", by ")[2] or host.partition(",")[0]
+        name = {"Oumi": "TRL", "AsyncGRPO": "TRL", "TRL's SDPO": "TRL"}.get(name, name)
+        best[name] = max(best.get(name, 0), rank.get(cells[6], 0))
+    trained, ran, read = ([name for name in best if best[name] == level] for level in (2, 1, 0))
+    assert trained == ["TRL", "verl", "axolotl"]
+    assert read == ["agent-lightning", "rLLM", "tinker"]  # of the last its formula
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "trained in TRL, verl, axolotl" in text
+    assert f"[{len(ran)} more](docs/hosts.md) ran its loss, three were read." in text
+
+
 def test_both_pages_say_of_the_first_training_what_its_rows_say(readme):
     """They begin with the line that CI runs, shortened. What they show is seed 0."""
     rows = read_rows(ROOT / "research" / "measurements" / "smollm2_largest.csv")

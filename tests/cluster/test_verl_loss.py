@@ -360,6 +360,16 @@ def worker_class(seen):
     return Worker
 
 
+class Wrapped:
+    """A loss with the configuration as an attribute, as rLLM gives it to verl's workers."""
+
+    def __init__(self, inner, config):
+        self.inner, self.config = inner, config
+
+    def __call__(self, model_output, data, dp_group=None):
+        return self.inner(self.config, model_output, data, dp_group)
+
+
 def alone(monkeypatch):
     """As in a group of one process."""
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
@@ -406,6 +416,8 @@ def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwar
         (partial(loss, config=plain), {}),
         (partial(loss, config=asking), {"step": 4}),
         (partial(critic, config=SimpleNamespace()), {}),
+        (Wrapped(loss, asking), {"step": 4}),
+        (Wrapped(loss, plain), {}),
         (lambda model_output, data: known.append({}), {}),
     ):
         one = worker(loss_fn)
@@ -456,7 +468,9 @@ def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(t
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 def test_a_loss_outside_of_an_update_says_what_is_missing():
-    with pytest.raises(RuntimeError, match=r"\['step'\] must be known, but verl called the loss outside of an update"):
+    with pytest.raises(
+        RuntimeError, match=r"\['step'\] must be known, but verl called the loss outside of TrainingWorker"
+    ):
         run("bandpo", bandpo_actor(STEPPED), batch([0.1], [1.0]))
 
 

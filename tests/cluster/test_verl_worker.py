@@ -43,6 +43,7 @@ CASES = {
     },
     "adaptive": {"settings": ADAPTIVE, "context": True},
     "sampler": {"settings": SAMPLER, "context": True},
+    "sampler by rLLM": {"settings": SAMPLER, "context": True, "rllm": True},
     "half": {"settings": [*BAND, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16"]},
 }
 SEES_MORE = {"context", "context by tokens", "adaptive"}  # refused where verl's batches lack what these need
@@ -239,6 +240,19 @@ def test_the_ratio_may_be_to_the_sampler(updates, ranks):
             assert metrics[f"actor/bandpo/{name}"] == pytest.approx((outside & mask).sum().item() / len(calls))
         plain = result["clip token-mean"]["metrics"]
         assert metrics["actor/bandpo/clip/high_count"] > plain["actor/bandpo/clip/high_count"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loss_that_is_an_object_with_the_configuration_sees_the_same(updates, ranks):
+    """As rLLM's, by its own class where BANDPO_HOSTS has its source."""
+    for result in updates[0][ranks]:
+        ours, theirs = result["sampler"], result["sampler by rLLM"]
+        mine, its = ({k: x for k, x in each["metrics"].items() if "perf/" not in k} for each in (ours, theirs))
+        assert mine == its
+        assert all(torch.equal(weight, ours["weights"][name]) for name, weight in theirs["weights"].items())
+        assert not all(
+            torch.equal(x, result["clip token-mean"]["weights"][name]) for name, x in ours["weights"].items()
+        )
 
 
 def test_entropies_are_asked_for_where_a_rule_needs_them_only(updates):

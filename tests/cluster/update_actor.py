@@ -7,14 +7,17 @@ batch. Each rank writes FOLDER/<rank>.pt with, for each case, the metrics as the
 the last of its updates, what the loss was called with, and what is kept of a controlled rule after each update.
 """
 
+import ast
 import copy
 import json
 import os
+import pickle
 import signal
 import sys
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import torch
 import verl_rule
 from hydra import compose, initialize_config_module
@@ -30,7 +33,28 @@ from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_pad
 from verl_toy import EPOCHS, MINI_BATCH, PROMPT, RESPONSE, SIZE
 
 
-def make_worker(settings):
+class AsRLLM:
+    """What rLLM gives verl's workers for a loss: an object with the actor's configuration (commit 9beb6e0)."""
+
+    def __init__(self, config):
+        self.config = omega_conf_to_dataclass(config)
+
+    def __call__(self, model_output, data, dp_group=None):
+        return ppo_loss(self.config, model_output, data, dp_group)
+
+
+def rllms_loss():
+    """rLLM's own class if BANDPO_HOSTS has its source, of which the rest is not imported; else the one above."""
+    file = Path(os.environ.get("BANDPO_HOSTS", "none"), "rllm/rllm/trainer/verl/verl_backend.py")
+    if not file.exists():
+        return AsRLLM
+    (its,) = (x for x in ast.parse(file.read_text()).body if getattr(x, "name", None) == "CustomPPOLoss")
+    names = {"__name__": "__main__"}
+    exec(compile(ast.Module([its], []), str(file), "exec"), names)
+    return names["CustomPPOLoss"]
+
+
+def make_worker(settings, rllm=False):
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=settings)
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
@@ -49,7 +73,8 @@ def make_worker(settings):
         )
     )
     worker.reset()
-    worker.set_loss_fn(partial(ppo_loss, config=actor))
+    loss = rllms_loss()(config.actor_rollout_ref.actor) if rllm else partial(ppo_loss, config=actor)
+    worker.set_loss_fn(pickle.loads(cloudpickle.dumps(loss)))  # as it comes from another process
     return worker
 
 
@@ -146,7 +171,19 @@ def made_data(worker, rank, world, penalties=False, context=False, **options):
     return data
 
 
-def update(rank, world, settings, dump=None, updates=1, save=None, load=None, kill_at=None, refused=False, **options):
+def update(
+    rank,
+    world,
+    settings,
+    dump=None,
+    updates=1,
+    save=None,
+    load=None,
+    kill_at=None,
+    refused=False,
+    rllm=False,
+    **options,
+):
     """One case.
 
     Args:
@@ -159,9 +196,10 @@ def update(rank, world, settings, dump=None, updates=1, save=None, load=None, ki
         load: the folder of the checkpoint that it begins with.
         kill_at: this call of the loss kills the process.
         refused: a ValueError is what is told.
+        rllm: the worker gets its loss as from rLLM.
         options: of `made_data`.
     """
-    worker = make_worker(settings)
+    worker = make_worker(settings, rllm)
     if load:
         worker.load_checkpoint(load)
     calls, kept = [], []

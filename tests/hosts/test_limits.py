@@ -200,8 +200,8 @@ def host(request, monkeypatch):
 
 
 def dtypes(name):
-    """RLinf and the statistics of AReaL refuse float64, and miles computes ratios in float32."""
-    return [torch.float32] if name in ("rlinf", "miles", "areal") else [torch.float32, torch.float64]
+    """RLinf and the statistics of AReaL refuse float64, and miles and labs-molt compute ratios in float32."""
+    return [torch.float32] if name in ("rlinf", "miles", "areal", "molt") else [torch.float32, torch.float64]
 
 
 @pytest.mark.parametrize("host", RUNS, indirect=True)

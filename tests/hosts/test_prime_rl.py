@@ -78,25 +78,44 @@ def test_clip_is_the_loss_of_prime_rls_documentation(theirs):
     assert slope.count_nonzero() > 100
 
 
+def dppo(moved, advantages):
+    return torch.where(advantages > 0, moved > 0.2, moved < -0.2)
+
+
+# Its default losses by date: what they mask, their own settings, and ours. The last is read in pull request 3586.
+DPPO = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "apply": "mask"}
+WIDE = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.3}}
+DEFAULTS = {
+    "until 2026-08-27": (dppo, {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "kl_tau": 0.001}, DPPO),
+    "from then on": (lambda moved, _: moved.abs() > 0.1, {"ipo_threshold": 0.1, "kl_tau": 0.001}, "ipo"),
+    "since 2026-09-18": (
+        lambda moved, _: moved.abs() > 0.3,
+        {"ipo_threshold": 0.3, "kl_tau": 0.0},
+        WIDE | {"apply": "mask_two_sided"},
+    ),
+}
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-def test_its_default_loss_is_a_row_of_this_one(theirs, weighted):
-    """DPPO's mask on the difference of probabilities, and 0.001 (log r)^2 for every token."""
-    logps, old, advantages, mask = tensors = around(bandpo.Band("tv", 0.2))
+@pytest.mark.parametrize("default", DEFAULTS)
+def test_its_default_loss_is_a_row_of_this_one(theirs, default, weighted):
+    """A mask on the difference of probabilities, and kl_tau (log r)^2 for every token."""
+    outside, settings, node = DEFAULTS[default]
+    radius = max(settings.values())
+    logps, old, advantages, mask = tensors = around(bandpo.Band("tv", radius))
     weights = torch.linspace(0.5, 2.0, mask.numel(), dtype=torch.float64).view_as(old) if weighted else None
 
-    def default(x):
+    def as_read(x):
         log_ratio = x - old
-        moved = x.exp() - old.exp()
-        masked = torch.where(advantages > 0, moved > 0.2, moved < -0.2)
-        per_token = 0.001 * log_ratio**2 * mask - (mask & ~masked) * advantages * log_ratio.exp()
+        masked = outside(x.exp() - old.exp(), advantages)
+        per_token = settings["kl_tau"] * log_ratio**2 * mask - (mask & ~masked) * advantages * log_ratio.exp()
         return (per_token * (1.0 if weights is None else weights)).sum() / mask.sum()
 
-    expected, expected_slope = gradient(default, logps)
+    expected, expected_slope = gradient(as_read, logps)
     if theirs is not None:
-        config = SimpleNamespace(dppo_mask_low=0.2, dppo_mask_high=0.2, adv_tau=1.0, kl_tau=0.001)
-        expected, expected_slope, _ = run(theirs, tensors, weights, config)
-    node = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "apply": "mask"}
-    value, slope, _ = run(theirs, tensors, weights, trust_region=node, kl_tau=0.001)
+        kind = theirs.IPOLossConfig if "ipo_threshold" in settings else SimpleNamespace
+        expected, expected_slope, _ = run(theirs, tensors, weights, kind(adv_tau=1.0, **settings))
+    value, slope, _ = run(theirs, tensors, weights, trust_region=node, kl_tau=settings["kl_tau"])
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-9, atol=1e-15)
 

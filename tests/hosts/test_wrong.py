@@ -30,6 +30,7 @@ XTUNER = "import xtuner\npolicy_loss_cfg = dict(loss_type='bandpo.integrations.x
 RLINF = "algorithm: {{loss_type: bandpo, trust_region: band, n_minibatches: {}}}\nrunner: {{task_type: {}}}\n"
 TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
 AXOLOTL = "plugins: [bandpo.integrations.axolotl.Plugin]\nrl: {1}\ntrust_region: grpo\ntrl: {{{0}}}\n"
+RLLM = "algorithm: {{loss_plugins: [bandpo.integrations.rllm], loss_fn: {}, loss_params: {{trust_region: {}}}}}\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
 ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or ver"
 NEMO = "policy: {train_global_batch_size: 8}\ngrpo: {num_prompts_per_step: 2, num_generations_per_prompt: 4}"
@@ -40,6 +41,8 @@ RECIPES = {
     "NeMo-RL": (".yaml", NEMO, "a smaller train_global_batch_size"),
     "open-instruct": (".sh", "python open_instruct/grpo_fast.py --num_mini_batches 1", "more --num_epochs"),
     "ROLL": (".yaml", "num_return_sequences_in_group: 8", ""),
+    "EasyR1": (".sh", "python3 -m verl.trainer.main data.rollout_batch_size=128 worker.actor.global_batch_size=128",
+               "a smaller global_batch_size, or more ppo_epochs"),
     "ms-swift": (".sh", "swift rlhf --rlhf_type grpo --gradient_accumulation_steps 4",
                  "a smaller --gradient_accumulation_steps, or more --num_iterations"),
 }  # fmt: skip
@@ -80,6 +83,10 @@ FILES = [
     ("prime-rl", ".toml", PRIME.format("custom", BAND.replace("band", "bnd")),
      ("trust_region", "'bnd'", "did you mean 'band'?")),
     ("prime-rl", ".toml", PRIME.format("custom", '"tv"'), ("trust_region", "'tv'", "did you mean")),
+    ("rLLM", ".yaml", RLLM.format("ppo_clip", "band"),
+     ("loss_fn is ppo_clip", "the loss is rLLM's own, and no option is read", "loss_fn=bandpo_rllm")),
+    ("rLLM", ".yaml", RLLM.format("bandpo_rllm", "dppo"),
+     ("'dppo'", "ratio is to the sampler's policy", "set algorithm.loss_params.anchor=sampler")),
     ("Trinity-RFT", ".yaml", f"{TRINITY}  policy_loss_fn_args: {{trust_region: band, clip_range_high: 0.28}}",
      ("clip_range_high=0.28", "the trust_region replaces it", "remove it; a plain clip is {type: clip")),
     ("Trinity-RFT", ".yaml", f"{TRINITY}  bypass_old_logprobs: false\n  policy_loss_fn_args: {{trust_region: band}}",

@@ -307,7 +307,7 @@ def test_the_config_keeps_every_field_of_trl():
         ({"loss_type": "luspo"}, "loss_type"),
         ({"epsilon": 0.1}, 'Remove epsilon = 0.1: your Band."kl", 0.05. replaces it'),
         ({"epsilon_high": 0.28}, "Remove epsilon_high = 0.28"),
-        ({"use_liger_kernel": True}, "use_liger_kernel"),
+        ({"use_liger_kernel": True}, "use_liger_kernel must be False .*; .* by bandpo.integrations.liger"),
         ({"generation_kwargs": {"temperature": 0.7}}, "temperature"),
         ({"temperature": 0.0}, "temperature"),
     ],

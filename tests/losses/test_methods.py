@@ -172,6 +172,11 @@ def dis(log_pi, old, sampler, a):
     return torch.where((r < 0.7) | (r > 6.0), 0.0, r.detach() * a * log_pi)
 
 
+def ipo(log_pi, old, sampler, a):
+    pi, mu = log_pi.exp(), sampler.exp()
+    return torch.where((pi - mu).abs() > 0.1, 0.0, pi / mu * a)
+
+
 def gppo(log_pi, old, sampler, a):
     r = torch.exp(log_pi - old)
     kept = r / r.detach()
@@ -266,6 +271,7 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "luspo": luspo,
     "vespo": vespo,
     "dis": dis,
+    "ipo": ipo,
     "atr-grpo": atr_grpo,
     "kpop": kpop,
     "wilson": wilson,
@@ -295,7 +301,7 @@ AVERAGES |= dict.fromkeys(
     "seq-mean-token-mean",
 )
 AVERAGES |= dict.fromkeys(
-    "ppo dapo ripo cispo up ce-gppo gppo dis dgpo".split(),  # noqa: SIM905
+    "ppo dapo ripo cispo up ce-gppo gppo dis ipo dgpo".split(),  # noqa: SIM905
     "token-mean",
 )
 AVERAGES |= dict.fromkeys(["band-sequence", "luspo", "topr", "vespo"], "seq-mean-token-sum")
@@ -469,8 +475,8 @@ def test_which_trainers_run_it_is_said(capsys, monkeypatch):
     said = capsys.readouterr().out
     with_limits = "Trinity-RFT, xtuner, RLinf, miles, slime, torchtitan, AsyncGRPO"
     refused = f"unsloth, Liger, torchrl, {with_limits}: method 'cispo': apply"
-    assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl.\n  not in {refused}" in said
-    every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, {with_limits}"
+    assert f"\nIt runs in: TRL, axolotl, verl, SkyRL, tinker, prime-rl, rLLM.\n  not in {refused}" in said
+    every = f"TRL, axolotl, unsloth, Liger, torchrl, verl, SkyRL, tinker, prime-rl, rLLM, {with_limits}"
     assert said.endswith(f"\nThe other one runs in: {every}.\n")
     assert main(["explain", "clip", "--p", "0.3", "--vs", "band"]) == 0
     assert capsys.readouterr().out.endswith(f"\nEither runs in: {every}.\n")

@@ -230,6 +230,7 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     versions(monkeypatch, torch="2.13.0+cpu", trl="1.9.2", verl="0.10.0")
     found = list(installation())
     assert of_level(found, "problem") == ["verl 0.10.0, bandpo needs 0.7.x to 0.9.x"]
+    assert any("EasyR1's own package verl: docs/recipes.md" in each.cure for each in found)
     assert "trl 1.9.2 (tested with 1.16.0, 0.24.0)" in of_level(found, "ok")
     versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4")
     found = list(installation())

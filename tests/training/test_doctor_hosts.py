@@ -34,7 +34,8 @@ WRITTEN = {
     "xtuner": (".py", "import xtuner\nn = {}\nWorkerConfig(optimizer_steps=n)\n", 1, 4),
     "slime": (".sh", f"ARGS=(--hf /slime/x\n {SIZES})", 256, 64),
     "miles": (".py", "import miles\nargs = '--rollout-batch-size 8 ' '--global-batch-size {} '\n", 8, 2),
-    "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n", None, None),
+    "prime-rl": (".toml", "[orchestrator]\nbatch_size = 128\n[trainer.loss]\neps = 0.3\n", None, None),
+    "rLLM": (".yaml", "algorithm: {{loss_plugins: [mine], eps_clip: 0.2}}\n", None, None),
     "Trinity-RFT": (".yaml", "algorithm: {{algorithm_type: grpo, bypass_old_logprobs: {}}}", "false", None),
     "torchtitan": (".py", "import torchtitan\nDAPOLoss.Config(ratio_clip_high=0.28)\n", None, None),
     "tinker": (".py", "import tinker_cookbook\nclass C:\n    n: int = 4\nConfig(num_substeps=c.n)\n", None, None),
@@ -47,9 +48,15 @@ WRITTEN = {
     "NeMo-RL": (".yaml", "policy: {{train_global_batch_size: 64}}\ngrpo:\n" + NEMO, 8, 32),
     "open-instruct": (".sh", "python open_instruct/grpo_fast.py --num_mini_batches {}\n", 1, 4),
     "ROLL": (".yaml", "num_return_sequences_in_group: 8\nppo_epochs: {}\n", None, None),
+    "EasyR1": (
+        ".sh",
+        "python -m verl.trainer.main data.rollout_batch_size={} worker.actor.global_batch_size=64",
+        64,
+        256,
+    ),
     "ms-swift": (".sh", "swift rlhf --gradient_accumulation_steps 2 --steps_per_generation {}\n", 2, 8),
 }
-RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "ms-swift"}  # of docs/recipes.md
+RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "EasyR1", "ms-swift"}  # of docs/recipes.md
 BATCHES = [(name, suffix, text, n, i) for name, (suffix, text, *ns) in WRITTEN.items() for i, n in enumerate(ns) if n]
 
 
@@ -80,6 +87,7 @@ def test_a_configuration_without_a_rule_is_told_whose_loss_it_is(tmp_path, name)
     assert note[0] == "note"
     assert note[1].startswith(f"the loss is {name}'s own")
     limits = {"RLinf": r"\(ratio_clip_eps 0.2\) are distances from 1", "torchtitan": r"\(ratio_clip_high 0.28\)"}
+    limits["prime-rl"] = r"\(eps 0.3\) are differences of probabilities"
     assert re.search(limits.get(name, ""), note[1])
 
 

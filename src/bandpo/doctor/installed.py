@@ -64,6 +64,7 @@ def installation() -> Iterator[Finding]:
             yield Finding("note", f"verl is not installed{known}", _INSTALL)
         elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
+            cure += "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl")
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         elif version:

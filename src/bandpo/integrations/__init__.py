@@ -102,6 +102,9 @@ HOSTS = {
     ),
     "tinker": Host("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
     "prime-rl": Host("kl_tau", _TOKENS, _MEAN, sampler=""),
+    "rLLM": Host(
+        "which its losses leave out", "algorithm.loss_agg_mode", _RLINF, sampler="algorithm.loss_params.anchor=sampler"
+    ),
     "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
     "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, (), hides=("positions",), dual_clip="clip_ratio_c"),
     "RLinf": _Clamp("kl_beta", "algorithm.loss_agg_func", _RLINF, dual_clip="algorithm.clip_ratio_c"),

@@ -8,8 +8,9 @@
     trust_region = { type = "band", divergence = "kl", delta = 0.05 }
 
 The loss is `bandpo.policy_loss`, a sum, which prime-rl divides by the tokens of the whole batch; the anchor is the
-sampler. prime-rl's default loss is `{ type = "objective", trust_region = { type = "band", divergence = "tv", delta =
-0.2 }, apply = "mask" }` with `kl_tau = 0.001`. Nothing of prime-rl, which is not on PyPI, is imported.
+sampler. prime-rl's default loss was, to 2026-08-27, `{ type = "objective", trust_region = { type = "band", divergence =
+"tv", delta = 0.2 }, apply = "mask" }`, then "ipo", both with `kl_tau = 0.001`; since 2026-09-18 it is IPO at 0.3,
+without `kl_tau`. Nothing of prime-rl, which is not on PyPI, is imported.
 """
 
 from __future__ import annotations

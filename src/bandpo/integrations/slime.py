@@ -4,7 +4,9 @@
 
 where rule.yaml holds `trust_region: {type: band, divergence: kl, delta: 0.05}`. The loss is slime's own, with its dual
 clip, average and KL; `--eps-clip` and `--eps-clip-high` are not read. The anchor is the old policy, with
-`--use-rollout-logprobs` the sampler. Not for the estimators gspo and cispo, whose losses have other limits.
+`--use-rollout-logprobs` the sampler. Not for the estimators gspo and cispo, whose losses have other limits. With one
+optimizer step a batch slime's own loss takes the old log-probabilities of the update itself; with any `custom_loss`
+slime makes a forward pass more for the same numbers, and no rule acts.
 """
 
 from typing import Any

@@ -6,7 +6,8 @@
 The loss is `bandpo.policy_loss`, a sum over tokens as tinker's own are: divide the advantages for a mean. The datums
 are those of tinker's `ppo`: `target_tokens`, `logprobs` (the sampler's, the anchor), `advantages`. Keep the `mask` of
 tinker-cookbook's `trajectory_to_data`, or the metrics count prompt tokens too. The cookbook's `rl.train` takes names of
-the server's losses only: write a `train_step` that calls `forward_backward_custom`.
+the server's losses only: write a `train_step` that calls `forward_backward_custom`. The loss runs where you are, from
+log-probabilities, so it is the same with another server of that API (Fireworks' was read; none was called).
 """
 
 from __future__ import annotations

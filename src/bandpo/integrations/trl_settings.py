@@ -112,7 +112,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         return
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
-            yield f"{name} must be False with a trust region (deprecated in TRL, and not tested here)"
+            yield f"{name} must be False with a trust region; Liger's loss takes one by bandpo.integrations.liger"
     sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
     if not (isinstance(args.temperature, int | float) and args.temperature > 0) or sampler != args.temperature:
         what = "temperature must be positive and the sampler's own: log-probabilities are taken at temperature"

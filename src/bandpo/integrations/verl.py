@@ -132,7 +132,9 @@ def bandpo_loss(
         options = BandPOLossConfig(loss_mode="bandpo")
     say_average("verl", options.trust_region, loss_agg_mode, print)  # Ray's workers show no warnings of loggers
     if missing := options.asked - known.keys():
-        where = "verl called the loss outside of an update by TrainingWorker.train_mini_batch"
+        where = (
+            "verl called the loss outside of TrainingWorker.train_mini_batch, or by a loss without the actor's config"
+        )
         raise RuntimeError(f"{HERE}: {sorted(missing)} must be known, but {where}")
     if options.anchor == "sampler":
         if rollout_is_weights is not None:
@@ -189,8 +191,9 @@ def _watch(asked: frozenset[str]) -> None:
     """Show rules the contents of verl's batches from now on. Once in a process.
 
     An update of the actor is one call of `TrainingWorker.train_mini_batch` with all of a rank's responses, and the
-    worker's own `loss_fn` is called with each micro-batch and what the model gave. verl's driver has no worker. Where
-    verl 0.7 has loaded only its older workers, which have no such call, raises ValueError.
+    worker's own `loss_fn`, which has the actor's configuration, is called with each micro-batch and what the model
+    gave. verl's driver has no worker. Where verl 0.7 has loaded only its older workers, which have no such call, raises
+    ValueError.
     """
     worker: Any = getattr(sys.modules.get("verl.workers.engine_workers"), "TrainingWorker", None)
     if worker is None and {"verl.workers.fsdp_workers", "verl.workers.megatron_workers"} & sys.modules.keys():
@@ -202,7 +205,9 @@ def _watch(asked: frozenset[str]) -> None:
     @functools.wraps(inner)  # with the attributes by which verl dispatches it
     def train_mini_batch(self: Any, data: Any) -> Any:
         loss = self.loss_fn
-        options = getattr(getattr(loss, "keywords", {}).get("config"), "policy_loss", None)
+        # The actor's configuration is a keyword of verl's partial, and an attribute of rLLM's object.
+        config = getattr(loss, "keywords", {}).get("config", getattr(loss, "config", None))
+        options = getattr(config, "policy_loss", None)
         if not isinstance(options, BandPOLossConfig) or not options.asked:
             return inner(self, data)
         controller = None if options.controlled is None else Controller(options.controlled, self.engine)
