@@ -11,12 +11,13 @@ from serving import Fake, drawn, requests
 
 import bandpo
 from bandpo.errors import UserError
-from bandpo_runs.evals.backends.server import MEBIBYTE, PER_TOKEN, Server
+from bandpo.files import LONGEST_LINE, line_of
+from bandpo_runs.evals.backends.server import LONGEST_REPLY, PER_TOKEN, REPLY, Server
 from bandpo_runs.evals.samples import Sampling
 
 SOURCE = str(Path(bandpo.__file__).parents[1])
 COUNT = 64  # tokens of an answer here
-MOST = MEBIBYTE + PER_TOKEN * COUNT
+MOST = REPLY + PER_TOKEN * COUNT
 GZIP = {"Content-Encoding": "gzip"}
 
 
@@ -65,17 +66,22 @@ def test_a_hostile_reply_is_the_outcome_of_its_sample_and_asked_once(does, messa
     assert {answer.error for answer in answers.values()} == {None}
 
 
+@pytest.mark.parametrize(("tokens", "most"), [(COUNT, MOST), (10**6, LONGEST_REPLY)])
 @pytest.mark.parametrize("headers", [{}, GZIP], ids=["plain", "gzip"])
-def test_the_bound_is_in_decoded_bytes_and_exact(headers):
+def test_the_bound_is_in_decoded_bytes_and_exact(headers, tokens, most):
     def reply(size):
         content = answer(size)
         return 200, zlib.compress(content, wbits=31) if headers else content, headers
 
-    with Fake(lambda body, count: reply(MOST if count < 3 else MOST + 1)) as fake:
-        answers = Server("m", fake.url, concurrency=1).draw(requests(3, ["a"]), Sampling(max_tokens=COUNT))
+    with Fake(lambda body, count: reply(most if count < 3 else most + 1)) as fake:
+        answers = Server("m", fake.url, concurrency=1).draw(requests(3, ["a"]), Sampling(max_tokens=tokens))
         outcomes = [drawn.error for _, drawn in answers]
     assert sorted(map(str, outcomes))[:2] == ["None"] * 2
     assert sum(outcome is not None and "the rest was not read" in outcome for outcome in outcomes) == 1
+
+
+def test_the_longest_answer_can_be_read_again():
+    assert len(line_of({"text": "\N{LATIN SMALL LETTER E WITH ACUTE}" * (LONGEST_REPLY // 2)})) < LONGEST_LINE - 2**20
 
 
 def test_a_redirect_takes_no_question_to_another_host():
