@@ -50,7 +50,7 @@ def chat(message, finish="stop") -> dict:
 
 class Fake:
     """A server whose `script` says what it does with a request: a status, "drop", "slow", "stuck" (until the
-    server ends), "endless" (a byte now and then), or an answer to send."""
+    server ends), "endless" (a byte now and then), "flood 200" (bytes without an end), or an answer to send."""
 
     def __init__(self, script):
         self.asked, self.keys, self.paths = [], [], []
@@ -78,6 +78,13 @@ class Fake:
                     self.end_headers()
                     while not fake.ended.wait(0.02):
                         self.wfile.write(b" ")
+                    return
+                if str(what).startswith("flood"):
+                    self.send_response(int(what[-3:]))
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    while not fake.ended.is_set():
+                        self.wfile.write(b"100000\r\n" + b" " * 2**20 + b"\r\n")
                     return
                 if what in ("slow", "stuck"):
                     fake.ended.wait(3 if what == "slow" else 100)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,8 @@ from .errors import UserError
 
 # Lists and mappings in one another; Python's own limit is about a thousand.
 _DEPTH, _TOO_DEEP = 100, "corrupt: it is nested more than 100 deep"
+# What is read of a stranger's file. A row holds a response of a million tokens at most, YAML settings.
+LONGEST_LINE, YAML_BYTES, _YAML_NODES = 2**25, 2**20, 10_000
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")  # neither a page nor a terminal can have these
 
 _short = reprlib.Repr()
@@ -25,13 +27,20 @@ _short.maxlevel = 3
 shortened = _short.repr  # a value for a message
 
 
-def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a regular file, with newlines. Raises UserError for another file."""
+def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+    """Yield the lines of a regular file, with newlines.
+
+    Raises UserError for another file, and for a line of more than `longest` bytes, which is not read; -1 allows all.
+    """
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for, a device may have no end
             raise UserError(f"{path} is a folder or a device; a regular file is expected")
         with path.open("rb") as file:
-            yield from file
+            most = longest + 1 if longest > 0 else -1
+            for number, line in enumerate(iter(lambda: file.readline(most), b""), 1):
+                if 0 < longest < len(line):
+                    raise UserError(f"{path}, line {number}: corrupt: it is longer than {longest:,} bytes")
+                yield line
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
 
@@ -68,20 +77,49 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
     """
     import yaml
 
+    if len(text) > YAML_BYTES:
+        raise UserError(f"{where} is too large: {len(text):,} bytes, of which YAML may have {YAML_BYTES:,}")
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which is ten times as fast
+    shown = text if isinstance(text, str) else text.replace(b"\0", b"").decode(errors="replace")  # UTF-16, too
     try:
-        loader = yaml.SafeLoader(text)
+        if shown.count("%TAG") > 9:  # libyaml compares each with all before it
+            raise yaml.YAMLError("more than nine %TAG directives")
+        if _is_large(yaml.parse(text, kind)):
+            raise UserError(f"{where} is too large: more than {_YAML_NODES:,} values, counting what aliases repeat")
+        loader = kind(text)
         node = loader.get_single_node()
-        _refuse_twice(node)
+        _check_node(node)
         value = None if node is None else loader.construct_document(node)
     except RecursionError:
         raise UserError(f"{where}: {_TOO_DEEP}") from None
+    except UserError:
+        raise
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, LookupError) as error:  # of a date, a number
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     return _plain(value, where, shown=True)
 
 
-def _refuse_twice(node: Any) -> None:
-    """Refuse a repeated key. PyYAML takes the last."""
+def _is_large(events: Iterable[Any]) -> bool:
+    """Count values before they are made, and those behind an alias each time. Raises RecursionError for depth."""
+    import yaml
+
+    count, sizes, opened = 0, dict[str, int](), list[tuple[str | None, int]]()
+    for event in events:
+        count += sizes.get(event.anchor, 1) if isinstance(event, yaml.NodeEvent) else 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, count - 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            sizes |= {anchor: count - before} if anchor else {}
+        if len(opened) > _DEPTH:
+            raise RecursionError
+        if count > _YAML_NODES:
+            return True
+    return False
+
+
+def _check_node(node: Any) -> None:
+    """Refuse a repeated key, of which PyYAML takes the last, and a number that takes long to read."""
     import yaml
 
     within = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -91,9 +129,11 @@ def _refuse_twice(node: Any) -> None:
             if (name := (key.tag, str(key.value))) in names:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
             names.add(name)
-        within = [value for _, value in node.value]
+        within = [each for pair in node.value for each in pair]
+    elif isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 400:
+        raise yaml.MarkedYAMLError(problem="an integer of more than 400 digits", problem_mark=node.start_mark)
     for each in within:
-        _refuse_twice(each)
+        _check_node(each)
 
 
 def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:

@@ -331,6 +331,8 @@ MISTAKES = {
     "scorers": (["--data", "rows.jsonl", "--data", "lab"], "graded differently (rows by math, lab by lab)"),
     "scorer": (["--data", "lab", "--scorer", "mth"], "scorer must be one of math, dapo-strict, dapo, exact"),
     "url": (["--data", "lab", "--backend", "openai"], "needs the server's address: --base-url"),
+    "scheme": (["--data", "lab", "--base-url", "localhost:8000"], "--base-url must be http:// or https:// with a host"),
+    "no host": (["--data", "lab", "--base-url", "http:///v1?key=a"], "a host, got 'http:///v1?key=***'"),
     "back end": (["--data", "lab", "--backend", "transformers", "--base-url", "u"], "--base-url is for backend openai"),
     "vllm": (["--data", "lab", "--backend", "vllm"], "backend vllm needs the package vllm, which is not installed"),
     "concurrency": (["--data", "lab", "--concurrency", "4"], "--concurrency is for backend openai, got backend"),

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 
 from bandpo.errors import UserError
-from bandpo.files import json_line, lines_of, parse_json, shortened
+from bandpo.files import LONGEST_LINE, json_line, lines_of, parse_json, shortened
 
 from ..files.reading import content_of
 from .sources import Source
@@ -61,12 +61,13 @@ def _guarded(reader: Callable[[Path], Rows], path: Path, name: str) -> Rows:
 
 
 def whole_json(path: Path) -> dict[str, Any] | list[Any] | None:
-    """Parse a file that is one object or array. None for lines, of which .jsonl may have one.
+    """Parse a file that is one object or array, of any size. None for lines, of which .jsonl may have one.
 
     Raises:
         UserError: the file is damaged.
     """
-    lines = filter(bytes.strip, (line.removeprefix(BOM_UTF8) for line in lines_of(path)))
+    longest = LONGEST_LINE if path.suffix == ".jsonl" else -1
+    lines = filter(bytes.strip, (line.removeprefix(BOM_UTF8) for line in lines_of(path, longest)))
     first, second = next(lines, b""), next(lines, b"")
     with contextlib.suppress(UserError):
         if not first or (json_line(first, "") is not None and (second or path.suffix == ".jsonl")):

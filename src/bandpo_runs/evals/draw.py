@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import UserError, counted, without_password
 
 from .. import toy
 from ..config.run_folder import read_info
@@ -112,6 +113,9 @@ class Engine:
         ):
             if value and name != home:
                 raise UserError(f"{option} is for backend {home}, got backend {name}")
+        if self.base_url and not re.match(r"(?i)https?://[^/?\s]", self.base_url):
+            address = without_password(self.base_url)
+            raise UserError(f"--base-url must be http:// or https:// with a host, got {address!r}")
         if not find_spec(name):
             raise UserError(
                 f"backend {name} needs the package {name}, which is not installed: "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
-from bandpo.files import json_line, lines_of, parse_json, parse_yaml, shortened
+from bandpo.files import YAML_BYTES, json_line, lines_of, parse_json, parse_yaml, shortened
 
 
 def check_different(paths: Iterable[Path]) -> None:
@@ -24,7 +24,7 @@ def check_different(paths: Iterable[Path]) -> None:
 
 def content_of(path: Path) -> bytes:
     """Read a regular file. Raises UserError for another one."""
-    return b"".join(lines_of(path))
+    return b"".join(lines_of(path, -1))
 
 
 def read_json(path: Path, schema: Any = dict[str, Any], *, shown: bool = True) -> Any:
@@ -50,7 +50,9 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> tuple[list[Any]
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file as `parse_yaml` does."""
+    """Read a YAML file as `parse_yaml` does. One that is too large for it is not read."""
+    if path.is_file() and (size := path.stat().st_size) > YAML_BYTES:
+        raise UserError(f"{path} is too large: {size:,} bytes, of which YAML may have {YAML_BYTES:,}")
     return parse_yaml(content_of(path), str(path))
 
 

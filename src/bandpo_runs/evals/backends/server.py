@@ -18,6 +18,9 @@ from .base import Drawn, Request
 
 IN_A_ROW = 5  # questions that fail one after the other, after which a server is not asked any more
 PROBES = 3  # shortest questions of which one must be answered before the others are asked
+# Bytes that are read of a reply: these, more for each token of max_tokens, and at most so many that the sample's line
+# can be read again, where each may have become three.
+REPLY, PER_TOKEN, LONGEST_REPLY = 2**20, 2**10, 10 * 2**20
 SETTINGS = ("temperature", "top_p", "max_tokens", "seed", "top_k")  # fields that have options
 REFUSED = ("400", "413", "422")  # statuses of a request that will not be answered, such as one beyond the context
 
@@ -32,7 +35,8 @@ class Server:
 
     The client repeats lost connections and the statuses 408, 409, 429 and 5xx, `retries` times, ever more slowly.
     Until one question is answered a failure is an error. Later it is the outcome of its sample, until `IN_A_ROW` follow
-    one another. `timeout` is in seconds, for one answer with all tries.
+    one another. `timeout` is in seconds, for one answer with all tries. Of a reply 1 MiB and 1 KiB for each token of
+    `max_tokens` are read, decoded, at most 10 MiB; a longer one is a failure, and so is a redirect.
 
     Raises:
         UserError: `body` sets a field that has an option.
@@ -70,6 +74,8 @@ class Server:
     async def _draw(self, requests: list[Request], sampling: Sampling) -> AsyncGenerator[tuple[Request, Drawn], None]:
         import openai
 
+        from .replies import BoundedClient  # which loads openai
+
         base_url, _, query = self.base_url.partition("?")
         client = openai.AsyncOpenAI(
             api_key=self.key,
@@ -77,6 +83,7 @@ class Server:
             default_query=dict(parse_qsl(query)),
             max_retries=self.retries,
             timeout=openai.Timeout(self.timeout, connect=10.0),
+            http_client=BoundedClient(min(REPLY + PER_TOKEN * sampling.max_tokens, LONGEST_REPLY)),
         )
         first = {str(request.content): request for request in reversed(requests)}
         probes = [first[text] for text in sorted(first, key=len)[:PROBES]]

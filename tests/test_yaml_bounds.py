@@ -1,0 +1,173 @@
+"""YAML and logs of strangers: a file that would take minutes or gigabytes is an error within a second."""
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bandpo.errors import UserError
+from bandpo.files import LONGEST_LINE, YAML_BYTES, lines_of, parse_yaml
+from bandpo_runs.cli import main
+from bandpo_runs.files.reading import read_yaml
+
+
+def doubling(levels, level):
+    """Nine aliases a level, each of the level before."""
+    names = "abcdefghijklm"
+    rest = (f"{names[i + 1]}: &{names[i + 1]} {level(names[i])}\n" for i in range(levels))
+    return "a: &a {x: 1, y: 2, z: 3}\n" + "".join(rest)
+
+
+LISTS = doubling(9, lambda name: f"[{', '.join([f'*{name}'] * 9)}]")
+MERGES = doubling(9, lambda name: f"{{<<: [{', '.join([f'*{name}'] * 9)}]}}")
+NESTED = doubling(9, lambda name: "{" + ", ".join(f"k{i}: *{name}" for i in range(9)) + "}")
+FULL = "is too large: more than 10,000 values, counting what aliases repeat"
+HOSTILE = {
+    "aliases of lists": (LISTS, FULL),
+    "aliases of mappings": (NESTED, FULL),
+    "aliases that are merged": (MERGES, FULL),
+    "aliases as keys": (doubling(9, lambda name: f"{{? [{', '.join([f'*{name}'] * 9)}] : 1}}"), FULL),
+    "one alias many times": (f"a: &a [{'x,' * 100}]\nb: [{'*a,' * 100}]\n", FULL),
+    "100,000 keys": ("".join(f"k{i}: 1\n" for i in range(100_000)), FULL),
+    "a million keys": ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "10,888,890 bytes, of which YAML may have"),
+    "many documents": ("--- a\n" * 100_000, FULL),
+    "a text of 50 MB": ("a: " + "x" * 50_000_000, "50,000,003 bytes, of which YAML may have 1,048,576"),
+    "lists in lists": ("[" * 1_000_000, "nested more than 100 deep"),
+    "mappings in mappings": ("{a: " * 200_000, "nested more than 100 deep"),
+    "a block in a block": ("- " * 500_000, "nested more than 100 deep"),
+    "aliases in aliases": (
+        "- &a0 [x]\n" + "".join(f"- &a{i + 1} [*a{i}]\n" for i in range(120)), "nested more than 100 deep"
+    ),
+    "an alias in itself": ("a: &a [*a, *a]\n", "nested more than 100 deep"),
+    "a number of base 60": ("a: 1" + ":1" * 500_000, "an integer of more than 400 digits"),
+    "a number by its tag": ("a: !!int " + "1:" * 400_000 + "1", "an integer of more than 400 digits"),
+    "directives": ("".join(f"%TAG !a{i}! x\n" for i in range(60_000)) + "--- a\n", "more than nine %TAG directives"),
+    "directives in UTF-16": (
+        ("".join(f"%TAG !{i}! x\n" for i in range(30_000)) + "--- a\n").encode("utf-16"), "more than nine %TAG"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_yaml_is_an_error_within_a_second(text, message):
+    began = time.process_time()
+    with pytest.raises(UserError, match=message) as error:
+        parse_yaml(text, "x.yaml")
+    assert time.process_time() - began < 1
+    assert str(error.value).startswith("x.yaml")
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text", [*(text for text, _ in HOSTILE.values() if len(text) < 1000), "a: 1\nb: &b [1, 2]\nc: [*b, *b]\n"]
+)
+def test_without_libyaml_the_same_holds(text, monkeypatch):
+    with_it = outcome(text)
+    monkeypatch.delattr(yaml, "CSafeLoader")
+    assert outcome(text) == with_it
+
+
+def outcome(text):
+    try:
+        return parse_yaml(text, "x.yaml")
+    except UserError as error:
+        return str(error)
+
+
+def test_what_is_allowed():
+    """Aliases and merges that people write, a file at either bound, and a few thousand settings."""
+    text = "base: &base {a: 1, b: [2, 3]}\none: {<<: *base, a: 4}\ntwo: [*base, *base]\n"
+    base = {"a": 1, "b": [2, 3]}
+    assert parse_yaml(text, "x") == {"base": base, "one": base | {"a": 4}, "two": [base, base]}
+    assert len(parse_yaml("".join(f"k{i}: {i}\n" for i in range(4_999)), "x")) == 4_999
+    assert parse_yaml("[" + "x," * 9_999 + "]", "x") == ["x"] * 9_999
+    with pytest.raises(UserError, match=FULL):
+        parse_yaml("[" + "x," * 10_000 + "]", "x")
+    assert parse_yaml("a: " + "x" * (YAML_BYTES - 3), "x") == {"a": "x" * (YAML_BYTES - 3)}
+    with pytest.raises(UserError, match="is too large"):
+        parse_yaml("a: " + "x" * (YAML_BYTES - 2), "x")
+    assert parse_yaml("[" * 100 + "]" * 100, "x")
+    with pytest.raises(UserError, match="deep"):
+        parse_yaml("[" * 101 + "]" * 101, "x")
+    assert parse_yaml("%TAG !e! tag:example.com,2000:\n--- a\n", "x") == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("x:\n  a: {k: 1, k: 2}\n", 2), ("<<: &a {b: 1}\n<<: *a\n", 2)]
+)
+def test_a_doubled_key_is_refused_with_its_line(text, line):
+    with pytest.raises(UserError, match=rf"x.yaml is not YAML: key '.+' is there twice in .*, line {line}, column "):
+        parse_yaml(text, "x.yaml")
+
+
+def test_a_large_file_is_not_read(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match=r"a\.yaml is too large: 1,099,511,627,776 bytes"):
+        read_yaml(path)
+
+
+COMMANDS = {
+    "train r.yaml": FULL, "doctor r.yaml": FULL, "verl r.yaml": FULL, "eval m --data r.yaml": FULL,
+    "report run": FULL, "doctor run/config.yaml": FULL, "eval run": FULL, "train run/config.yaml --resume": FULL,
+    "train --rule LISTS": "a YAML node such as {type: band, delta: 0.05}",
+    "explain LISTS": "a YAML node such as {type: band, delta: 0.05}",
+    "train r.yaml trust_region=LISTS": FULL,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS.items(), ids=COMMANDS)
+def test_every_command_that_reads_yaml_says_it_within_a_second(command, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("run", "model").mkdir(parents=True)
+    info = '{"label": "a", "seed": 0, "finished": true, "learning_rate": 1e-6}'
+    Path("run", "run.json").write_text(info)
+    Path("run", "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
+    for text in ("a: [", LISTS):  # the first loads what the command needs
+        for name in ("r.yaml", "run/config.yaml"):
+            Path(name).write_text("a: 1" if "=" in command else text)
+        capsys.readouterr()
+        began = time.process_time()
+        assert main([word.replace("LISTS", text) for word in command.split()]) == 2
+    assert time.process_time() - began < 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    assert message in err
+
+
+def test_a_long_line_of_a_log_is_refused_without_being_read(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    with log.open("wb") as file:
+        file.write(b'{"step": 1}\n')
+        file.truncate(2**30)  # the second line is 1 GiB of NUL
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"metrics.jsonl, line 2: corrupt: it is longer than 33,554,432 bytes"):
+            list(lines_of(log))
+        assert tracemalloc.get_traced_memory()[1] < 3 * LONGEST_LINE
+    finally:
+        tracemalloc.stop()
+    line = b"x" * (LONGEST_LINE - 1) + b"\n"
+    log.write_bytes(line + line + b"x" + line)
+    assert list(lines_of(log, -1)) == [line, line, b"x" + line]
+    lines = lines_of(log)
+    assert [next(lines), next(lines)] == [line, line]
+    with pytest.raises(UserError, match="line 3"):
+        next(lines)
+
+
+@pytest.mark.parametrize("command", ["watch --once", "report", "doctor", "calibrate", "score"])
+def test_commands_say_which_line_of_a_log_is_too_long(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name, *options = command.split()
+    path = Path("tokens-0.jsonl" if name == "calibrate" else "metrics.jsonl")
+    with path.open("wb") as file:
+        file.write(b'{"step": 1, "reward": 1.0, "old_logps": [], "logps": []}\n')
+        file.truncate(2**30)
+    code, (out, err) = main([name, str(path), *options]), capsys.readouterr()
+    assert "line 2: corrupt: it is longer than 33,554,432 bytes" in out + err
+    assert code == 2
