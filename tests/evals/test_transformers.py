@@ -132,7 +132,7 @@ def test_a_batch_that_does_not_fit_says_which_option_helps(engine, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine.model, "generate", limited)
-    with pytest.raises(UserError, match="20 answers of 6 tokens at once .* memory of cpu; --batch-size takes fewer"):
+    with pytest.raises(UserError, match=r"20 answers of 6 tokens at once .* memory of cpu; --batch-size takes fewer"):
         drawn(engine, requests(5), Sampling(max_tokens=6))
 
 
