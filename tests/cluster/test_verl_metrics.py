@@ -8,7 +8,7 @@ from bandpo_runs.statistics.estimators import (
     best_at_k_bootstrap,
     best_at_k_expected,
     maj_at_k_bootstrap,
-    mean_at_k,
+    per_prompt,
     powers,
 )
 
@@ -30,7 +30,7 @@ def test_the_metrics_of_the_same_name_are_verls(n):
     uids = np.repeat([f"u{i}" for i in range(PROMPTS)], n).tolist()
     infos = {"acc": score.ravel().tolist(), "pred": answers.ravel().tolist()}
     theirs = process_validation_metrics(["aime"] * len(uids), uids, infos)["aime"]["acc"]
-    ours = {f"mean@{n}": np.mean(mean_at_k(score))}
+    ours = {f"mean@{n}": np.mean(per_prompt(score))}
     for k in powers(n):
         ours[f"best@{k}/mean"] = np.mean(best_at_k_bootstrap(score, k))
         ours[f"maj@{k}/mean"] = np.mean(maj_at_k_bootstrap(answers, score, k))

@@ -102,19 +102,24 @@ def test_tokens_count_the_end_and_a_cut_answer_says_so(engine):
         assert len(visible) <= answer.tokens - (answer.finish == "stop")
 
 
-def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
+def saved(home, folder, **changes):
+    """The model of the tests in another folder, with other settings of generation."""
     model = AutoModelForCausalLM.from_pretrained(home / "model")
-    model.generation_config.update(do_sample=True, top_k=1, temperature=0.1, repetition_penalty=5.0, max_new_tokens=2)
-    other = Transformers(model, AutoTokenizer.from_pretrained(home / "model"))
+    model.generation_config.update(**changes)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(home / "model").save_pretrained(folder)
+    return Transformers(str(folder))
+
+
+def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
+    changes = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 5.0, "max_new_tokens": 2}
+    other = saved(home, tmp_path, **changes)
     sampling = Sampling(max_tokens=6)
     assert drawn(other, requests(), sampling) == drawn(engine, requests(), sampling)
-    assert model.generation_config.top_k == 1  # they are the model's again
 
 
-def test_every_end_token_of_the_model_ends_an_answer(home):
-    model = AutoModelForCausalLM.from_pretrained(home / "model")
-    model.generation_config.eos_token_id = [toy.END, toy.ANSWER]
-    engine = Transformers(model, AutoTokenizer.from_pretrained(home / "model"))
+def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
+    engine = saved(home, tmp_path, eos_token_id=[toy.END, toy.ANSWER])
     answers = drawn(engine, requests(60), Sampling(max_tokens=6)).values()
     ended = [answer for answer in answers if answer.text.endswith("A")]
     assert ended
@@ -122,38 +127,24 @@ def test_every_end_token_of_the_model_ends_an_answer(home):
     assert not any("A" in answer.text[:-1] for answer in answers)
 
 
-def test_a_batch_that_does_not_fit_is_halved(home, engine, monkeypatch):
-    said = []
-    small = Transformers(engine.model, engine.tokenizer, batch=32, say=said.append)
-    generate, sizes = engine.model.generate, []
-
-    def limited(input_ids, **options):
-        sizes.append(len(input_ids))
-        if len(input_ids) > 10:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return generate(input_ids=input_ids, **options)
+def test_a_batch_that_does_not_fit_says_which_option_helps(engine, monkeypatch):
+    def limited(**options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine.model, "generate", limited)
-    sampling = Sampling(max_tokens=6)
-    found = drawn(small, requests(5), sampling)
-    assert sizes == [20, 10, 10]
-    assert said == ["out of memory with 20 samples at once: going on with 10"]
-    monkeypatch.undo()
-    assert found == drawn(engine, requests(5), sampling)
-    monkeypatch.setattr(engine.model, "generate", lambda **options: (_ for _ in ()).throw(torch.OutOfMemoryError()))
-    with pytest.raises(UserError, match="one answer of 6 tokens does not fit into the memory of cpu"):
-        drawn(small, requests(5), sampling)
+    with pytest.raises(UserError, match=r"20 answers of 6 tokens at once .* memory of cpu; --batch-size takes fewer"):
+        drawn(engine, requests(5), Sampling(max_tokens=6))
 
 
-def test_messages_go_through_the_chat_template_and_text_does_not(home, engine):
+def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeypatch):
     sampling = Sampling(max_tokens=6)
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]
     assert drawn(engine, chat, sampling) == drawn(engine, requests(), sampling)
-    plain = Transformers(engine.model, toy.tokenizer())
+    monkeypatch.setattr(engine, "tokenizer", toy.tokenizer())
     with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
-        drawn(plain, chat, sampling)
+        drawn(engine, chat, sampling)
     with pytest.raises(UserError, match="finds no token in ''"):
-        drawn(plain, [Request(0, "", 0)], sampling)
+        drawn(engine, [Request(0, "", 0)], sampling)
 
 
 @pytest.mark.parametrize(

@@ -440,7 +440,7 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
             "gone: no such file or folder; expected a folder of bandpo eval, or a file of answers",
         ),
         (["compare", "empty", "empty"], "holds no evaluation"),
-        (["compare", "a", "b", "-k", "9"], "k must be a whole number from 1 to the number of samples 8, got 9"),
+        (["compare", "a", "b", "-k", "9"], "k must be from 1 to the number of samples 8, got 9"),
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
         (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of the prompt; looked for prompt, question"),
         (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),

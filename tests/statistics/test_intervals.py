@@ -12,7 +12,7 @@ from mpmath import mp
 from scripts import load
 
 from bandpo_runs.statistics import estimators
-from bandpo_runs.statistics.estimators import mean_at_k
+from bandpo_runs.statistics.estimators import per_prompt
 from bandpo_runs.statistics.intervals import (
     Spread,
     average,
@@ -65,7 +65,7 @@ def test_more_samples_narrow_one_interval_and_more_prompts_the_other():
 
     def widths(prompts, n):
         score = (rng.random((prompts, n)) < p[:prompts, None]).astype(float)
-        spreads = sampling_error(score), clustered_error(mean_at_k(score))
+        spreads = sampling_error(score), clustered_error(per_prompt(score))
         return [s.interval()[1] - s.interval()[0] for s in spreads]
 
     few, many_samples, many_prompts = widths(30, 8), widths(30, 800), widths(3000, 8)

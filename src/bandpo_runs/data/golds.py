@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from bandpo.rewards.notation import closing_brace
+
 LONGEST = 500  # characters of an answer
 HASHES, BOX = "####", r"\boxed"  # marks of the answer in a solution
 
@@ -47,9 +49,9 @@ def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
     if seen != text:
         changes.append("invisible characters taken off")
     text = seen.strip()
-    whole, held = _last_box(text)
-    if held.strip() and _undressed(text) == whole:
-        return held.strip(), [*changes, "box around the answer taken off"]
+    box, content = _last_box(text)
+    if content.strip() and _undressed(text) == box:
+        return content.strip(), [*changes, "box around the answer taken off"]
     return text, changes
 
 
@@ -104,13 +106,11 @@ def _one(value: Any) -> tuple[str, bool]:
     if isinstance(value, Mapping):
         if "role" in value:
             raise ValueError("answer is messages")
-        there = {key: each for key, each in value.items() if each is not None}
-        found = [there[key] for key in _FIELDS if key in there] or list(there.values())
-    elif isinstance(value, list):
-        found = value
-    else:
+        filled = {key: each for key, each in value.items() if each is not None}
+        value = [filled[key] for key in _FIELDS if key in filled] or list(filled.values())
+    if not isinstance(value, list):
         raise ValueError(f"answer is neither text nor a number, but {type(value).__name__}")
-    texts = dict.fromkeys(_one(each)[0] for each in found)
+    texts = dict.fromkeys(_one(each)[0] for each in value)
     if len(texts) > 1:
         raise ValueError("answer has several values, where one is expected")
     return next(iter(texts), ""), True
@@ -150,13 +150,6 @@ def _undressed(text: str) -> str:
 
 def _last_box(text: str) -> tuple[str, str]:
     r"""Return the last \boxed{} of a text, and its content. Both are empty if there is none, or if it does not end."""
-    found = list(_BOXED.finditer(text))
-    if not found:
-        return "", ""
-    depth, start = 1, found[-1].end()
-    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            end = start + brace.end()
-            return text[found[-1].start() : end], text[start : end - 1]
-    return "", ""
+    boxes = list(_BOXED.finditer(text))
+    end = closing_brace(text, boxes[-1].end() - 1) if boxes else None
+    return ("", "") if end is None else (text[boxes[-1].start() : end + 1], text[boxes[-1].end() : end])

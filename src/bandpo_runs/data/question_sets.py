@@ -87,15 +87,12 @@ def _task(spec: str, template: str) -> QuestionSet:
     _, task, *settings = spec.split(":")
     options = {"seed": MADE_SEED, "size": MADE_SIZE, **dict(map(setting, settings))}
     size = options.pop("size")
-    rows: list[Any] = []
-    for number, item in enumerate(reasoning_gym_items(task, size, options)[0]):
-        rows.append(
-            (
-                [{"role": "user", "content": template.replace("{prompt}", item["question"])}],
-                item["answer"],
-                {"item": number},
-            )
-        )
+    items, _ = reasoning_gym_items(task, size, options)
+    texts = [template.replace("{prompt}", item["question"]) for item in items]
+    rows: list[Any] = [
+        ([{"role": "user", "content": text}], item["answer"], {"item": number})
+        for number, (text, item) in enumerate(zip(texts, items, strict=True))
+    ]
     return _distinct(task, rows, "reasoning-gym", {"task": task, "options": options, "items": size})
 
 

@@ -2,7 +2,7 @@
 
 One data set of one model is a `Graded`: an array [prompts, samples] of right (1) and wrong (0), and what goes with it.
 
-`mean_at_k` and `pass_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers, to the
+`per_prompt` and `pass_at_k` are unbiased; `best_at_k_bootstrap` and `maj_at_k_bootstrap` are verl's numbers, to the
 digit; `best_at_k_expected` is what `best_at_k_bootstrap` estimates, which is at most pass@k.
 """
 
@@ -68,14 +68,6 @@ class Graded:
         return self.score.sum(-1).astype(np.int64)
 
 
-def _check(n: int, k: int) -> None:
-    if not isinstance(n, int | np.integer):
-        raise ValueError(f"n must be one whole number, the samples of every prompt, got {n!r:.60}; where prompts "
-                         "have different numbers, call this for each of them")  # fmt: skip
-    if not (isinstance(k, int | np.integer) and 1 <= k <= n):
-        raise ValueError(f"k must be a whole number from 1 to the number of samples {n}, got {k!r}")
-
-
 def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     """Compute the chance of a right one in k samples: 1 - C(n-c, k) / C(n, k).
 
@@ -84,27 +76,14 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     more, and small values stay exact.
 
     Raises:
-        ValueError: n is not one whole number, k not in 1..n, or a count outside of 0..n.
+        ValueError: k is not in 1..n.
     """
-    _check(n, k)
-    c = _counts(n, c)
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be from 1 to the number of samples {n}, got {k!r}")
     with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
         logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
     none_right = np.concatenate([[0.0], np.cumsum(logs)])  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
-    return -np.expm1(none_right[np.minimum(c, n - k + 1)]) + 0.0
-
-
-def _counts(n: int, c: ArrayLike) -> Integers:
-    counts = np.asarray(c)
-    whole = counts.astype(np.int64)
-    if (whole != counts).any() or (whole < 0).any() or (whole > n).any():
-        raise ValueError(f"c must be whole numbers from 0 to n = {n}, got {counts.ravel()[:5].tolist()} ...")
-    return whole
-
-
-def mean_at_k(values: ArrayLike) -> Floats:
-    """Compute the mean over the last axis, the samples: verl's mean@k. Unbiased."""
-    return np.asarray(values, np.float64).mean(-1)
+    return -np.expm1(none_right[np.minimum(np.asarray(c, np.int64), n - k + 1)]) + 0.0
 
 
 def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
@@ -112,21 +91,14 @@ def best_at_k_expected(n: int, c: ArrayLike, k: int) -> Floats:
 
     Not pass@k, and never above it: at n = k = 32 a prompt with one right sample counts 0.638, not 1. It also grows
     with the number of right samples, so it mixes mean@k into pass@k.
-
-    Raises:
-        ValueError: a count outside of 0..n, or k below 1.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k!r}")
     with np.errstate(divide="ignore"):
-        return -np.expm1(k * np.log1p(-_counts(n, c) / n)) + 0.0
+        return -np.expm1(k * np.log1p(-np.asarray(c) / n)) + 0.0
 
 
 @lru_cache(maxsize=16)
 def _draws(n: int, k: int, resamples: int, seed: int) -> Integers:
     """Draw resamples by verl's seed, the same ones for every prompt."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k!r}")
     return np.random.RandomState(seed).choice(n, size=(resamples, k), replace=True)
 
 
@@ -136,9 +108,6 @@ def best_at_k_bootstrap(values: ArrayLike, k: int, *, resamples: int = 1000, see
     For each row of `values` [..., samples]. `verl.trainer.ppo.metric_utils.bootstrap_metric` with `numpy.max`. Its
     error against `best_at_k_expected` is that of 1000 draws, but the same ones for every prompt, so a mean over
     prompts does not average it out.
-
-    Raises:
-        ValueError: k below 1.
     """
     values = np.asarray(values, np.float64)
     draws = _draws(values.shape[-1], k, resamples, seed)
@@ -153,13 +122,8 @@ def maj_at_k_bootstrap(
 
     As in `calc_maj_val`: a tie goes to the answer that was drawn first, and the value is that of its first drawn
     sample. What could not be read (None) votes like an answer, as verl's "[INVALID]" does.
-
-    Raises:
-        ValueError: k below 1, or arrays of different shapes.
     """
     answers, values = np.asarray(answers, object), np.asarray(values, np.float64)
-    if answers.shape != values.shape or not values.shape:
-        raise ValueError(f"answers and values must have one shape [..., samples], got {answers.shape}, {values.shape}")
     draws = _draws(values.shape[-1], k, resamples, seed)
     lines, places = np.arange(resamples)[:, None], np.arange(k)
     result = []
@@ -184,9 +148,9 @@ def log_choose(n: int, k: ArrayLike) -> Floats:
 
 
 def per_prompt(score: ArrayLike, k: int | None = None) -> Floats:
-    """Return mean@n of each prompt, or its pass@k."""
+    """Return mean@n of each prompt, which is verl's mean@k, or its pass@k."""
     score = np.asarray(score, np.float64)
-    return mean_at_k(score) if k is None else pass_at_k(score.shape[-1], score.sum(-1), k)
+    return score.mean(-1) if k is None else pass_at_k(score.shape[-1], score.sum(-1), k)
 
 
 def powers(n: int) -> list[int]:

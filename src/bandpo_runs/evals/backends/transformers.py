@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
@@ -20,79 +20,63 @@ from .base import Drawn, Request, cannot_load, token_ids
 class Transformers:
     """Draw with `generate` in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
-    `model` is a folder, a hub id, or a loaded model with its `tokenizer`. `batch` is halved for good where so many
-    samples do not fit into memory.
+    `model` is a folder or a hub id.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any = None, *, batch: int | None = None, say: Callable[[str], None] = print
-    ) -> None:
+    def __init__(self, model: str, batch: int | None = None) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self.path = model if isinstance(model, str) else "the model"
-        if isinstance(model, str):
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            try:
-                check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
-                tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-                loaded: Any = AutoModelForCausalLM.from_pretrained(
-                    model,
-                    dtype=torch.float32 if device == "cpu" else "auto",  # half precision is slower there
-                    trust_remote_code=False,
-                )
-                model = loaded.to(device)
-                if broken := not_finite(model.named_parameters()):
-                    raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
-            except Exception as error:  # a damaged folder fails in many ways
-                raise cannot_load(self.path, error) from error
-        self.model, self.tokenizer, self.say = model.eval(), tokenizer, say
-        self.device = next(model.parameters()).device
-        self.dtype = str(model.dtype).removeprefix("torch.")
-        self.batch = batch or (64 if self.device.type == "cuda" else 32)
-        ends = model.generation_config.eos_token_id
-        ends = tokenizer.eos_token_id if ends is None else ends
+        self.path = model
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                model,
+                dtype=torch.float32 if self.device == "cpu" else "auto",  # half precision is slower there
+                trust_remote_code=False,
+            )
+            if broken := not_finite(loaded.named_parameters()):
+                raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
+        except Exception as error:  # a damaged folder fails in many ways
+            raise cannot_load(model, error) from error
+        self.model = loaded.to(self.device).eval()
+        self.dtype = str(loaded.dtype).removeprefix("torch.")
+        self.batch = batch or (64 if self.device == "cuda" else 32)
+        ends = loaded.generation_config.eos_token_id
+        ends = self.tokenizer.eos_token_id if ends is None else ends
         self.ends: list[int] = [] if ends is None else ends if isinstance(ends, list) else [ends]
-        pad = tokenizer.pad_token_id
+        pad = self.tokenizer.pad_token_id
         self.pad: int = pad if pad is not None else self.ends[0] if self.ends else 0
-        # Whole, because what is not set here would be taken from the model's own, which has top_p and penalties.
-        self._config = GenerationConfig(eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False)
+        # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False
+        )
 
     def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
-        waiting, again = iter(requests), list[Request]()
-        while now := [*again[: self.batch], *islice(waiting, max(0, self.batch - len(again)))]:
-            again = again[self.batch :]
+        waiting = iter(requests)
+        while batch := list(islice(waiting, self.batch)):
             try:
-                drawn = self._generate(now, sampling)
+                drawn = self._generate(batch, sampling)
             except torch.OutOfMemoryError:
-                if len(now) == 1:
-                    raise UserError(
-                        f"one answer of {sampling.max_tokens} tokens does not fit into the memory of {self.device}"
-                    ) from None
-                self.batch, again = len(now) // 2, now + again
-                self.say(f"out of memory with {len(now)} samples at once: going on with {self.batch}")
-                torch.cuda.empty_cache()
-                continue
-            yield from zip(now, drawn, strict=True)
+                raise UserError(
+                    f"{counted(len(batch), 'answer')} of {sampling.max_tokens} tokens at once do not fit into the "
+                    f"memory of {self.device}; --batch-size takes fewer, and the same command goes on"
+                ) from None
+            yield from zip(batch, drawn, strict=True)
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:
         prompts = [token_ids(self.tokenizer, request.content, self.path) for request in requests]
         longest = max(map(len, prompts))
-        config = self._config.__class__(**{**self._config.to_diff_dict(), "max_new_tokens": sampling.max_tokens})
-        choice = choice_of([request.seed for request in requests], sampling)
-        kept, self.model.generation_config = self.model.generation_config, config
-        try:
-            out = self.model.generate(
-                input_ids=torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=self.device),
-                attention_mask=torch.tensor(
-                    [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device
-                ),
-                logits_processor=choice,
-            )
-        finally:
-            self.model.generation_config = kept
+        out = self.model.generate(
+            input_ids=torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=self.device),
+            attention_mask=torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device),
+            logits_processor=choice_of([request.seed for request in requests], sampling),
+            max_new_tokens=sampling.max_tokens,
+        )
         return [self._drawn(row) for row in out[:, longest:].tolist()]
 
     def _drawn(self, row: list[int]) -> Drawn:
