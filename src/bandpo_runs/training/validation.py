@@ -20,7 +20,7 @@ from bandpo.rewards.functions import Reward, text_of
 
 from ..config.recipe import RunConfig
 from ..data import question_sets
-from ..statistics.estimators import best_at_k_bootstrap, mean_at_k, pass_at_k, powers
+from ..statistics.estimators import best_at_k_bootstrap, pass_at_k, powers
 
 # Columns of the marked rows: the data set's name in metrics, and the question's number.
 DATA, ROW = "validation_data", "validation_row"
@@ -112,7 +112,7 @@ def metrics(data: str, kind: str, scores: ArrayLike) -> dict[str, float]:
     """
     values = np.asarray(scores, np.float64)
     n = values.shape[-1]
-    out = {f"val-core/{data}/{kind}/mean@{n}": float(mean_at_k(values).mean())}
+    out = {f"val-core/{data}/{kind}/mean@{n}": float(values.mean(-1).mean())}
     for k in powers(n):
         section = f"val-{'core' if k == n else 'aux'}/{data}/{kind}"
         out[f"{section}/best@{k}/mean"] = float(best_at_k_bootstrap(values, k).mean())
