@@ -119,7 +119,7 @@ def _is_large(events: Iterable[Any]) -> bool:
 
 
 def _check_node(node: Any) -> None:
-    """Refuse a repeated key, of which PyYAML takes the last, and a number that takes long to read."""
+    """Refuse a repeated key, and a number that takes long to read. PyYAML takes the last."""
     import yaml
 
     within = node.value if isinstance(node, yaml.CollectionNode) else []

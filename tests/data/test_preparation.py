@@ -298,10 +298,10 @@ def test_a_folder_that_another_process_prepares_into_is_refused(make, tmp_path):
 def test_other_columns(make, tmp_path):
     rows = [{"question": problem(i), "meta": {"gold": i + 0.5}, "id": "x"} for i in range(3)]
     path = own(tmp_path, rows)
-    outcome, _ = make(path, columns={"prompt": "question", "answer": "meta.gold", "split": "dev"})
+    outcome, _ = make(path, columns={"prompt": "question", "answer": "meta.gold"})
     row = rows_of(tmp_path / "out/own.parquet")[1]
     assert row["prompt"] == [{"role": "user", "content": problem(1)}]
-    assert (row["answer"], row["data_source"], row["extra_info"]["split"]) == ("1.5", "math_dapo", "dev")
+    assert (row["answer"], row["data_source"]) == ("1.5", "math_dapo")
     assert row["extra_info"]["source"] == path
     assert outcome["own"]["warnings"] == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -260,14 +261,15 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         Path(name).mkdir()
-    write("c.jsonl", answers())
+    for name in ("c.jsonl", "d.jsonl"):
+        write(name, answers())
     folders = " is for a file of answers, got only folders of bandpo eval or logs: a, Label=b"
     for files, options, said in (
         (["a", "Label=b"], ["--column", "extracted=read"], f"--column{folders}"),
         (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),
         (["a", "c.jsonl"], ["--column", "score=correct"], "a holds no evaluation"),
-        (["c.jsonl", "c.jsonl"], ["--column", "scor=correct"], "--column must name one of prompt, "),
-        (["c.jsonl", "c.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
+        (["c.jsonl", "d.jsonl"], ["--column", "scor=correct"], "--column must name one of prompt, "),
+        (["c.jsonl", "d.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
     ):
         assert main([command, *files, *options]) == 2
         assert said in capsys.readouterr().err
@@ -673,7 +675,8 @@ def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
     if name not in ("capitals.csv", "judged.json"):
         (graded,), _ = read_dump(path, {}, "math")
         np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
-    for command in (["score", str(path)], ["compare", str(path), str(path)], ["table", str(path)]):
+    again = shutil.copy(path, tmp_path / f"again{path.suffix}")
+    for command in (["score", str(path)], ["compare", str(path), str(again)], ["table", str(path)]):
         assert main(command) == 0
         assert told in " ".join(capsys.readouterr().out.replace("\\_", "_").split())
 

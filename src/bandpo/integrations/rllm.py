@@ -31,7 +31,7 @@ COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/goo
 
 @rllm.register_loss("bandpo_rllm")
 def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
-    """Compute the loss of a batch (B, T) or of one response (T,), from a `LossContext`."""
+    """Compute the loss from a `LossContext`, of a batch (B, T) or a response (T,)."""
     anchor = ctx.params.get("anchor", "old")
     if anchor not in ("old", "sampler"):
         raise ValueError(f"rLLM: loss_params.anchor must be 'old' or 'sampler', got {anchor!r}")

@@ -57,7 +57,7 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
 
 
 def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str | None:
-    """Check that a run's data are those that it was started with, and return what is to be told.
+    """Check that a run's data are those of its start. Returns what is to be told.
 
     Raises UserError for others, unless they are `changed` on purpose.
     """
