@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from numbers import Real
 from typing import Any, cast
@@ -21,6 +22,12 @@ LOG_P_MIN = -300.0
 LOG_P_MAX = -math.exp(LOG_P_MIN)
 # What a log-probability of -inf counts as where two are subtracted: -inf minus -inf is 0 then, not NaN.
 LOWEST = torch.finfo(torch.float32).min
+# What else may have been passed where a log-probability is above 0.
+MISTAKEN = (
+    "Is it the negative log-likelihood, as cross_entropy returns it? Then pass its negative. Is it a probability? Then "
+    "pass its logarithm"
+)
+_SURE = ContextVar("the log-probabilities were looked at, or are not to be", default=False)
 
 
 def is_number(x: Any) -> bool:
@@ -55,6 +62,42 @@ def made_to_last() -> Generator[None]:
 def is_traced(x: Tensor) -> bool:
     """Tell a tensor whose numbers cannot be looked at. It is in a compiled graph, fake, or on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
+
+
+@contextmanager
+def _sure() -> Generator[None]:
+    token = _SURE.set(True)
+    try:
+        yield
+    finally:
+        _SURE.reset(token)
+
+
+def without_looking() -> AbstractContextManager[None]:
+    """Let `check_old_logps` look at nothing.
+
+    A loss checks by itself, and a trainer's must not wait for the device.
+    """
+    return nullcontext() if torch.compiler.is_compiling() else _sure()
+
+
+def check_old_logps(old_logps: Any) -> None:
+    """Refuse what is no tensor of log-probabilities. In a compiled graph, or `without_looking`, it does nothing."""
+    if torch.compiler.is_compiling() or _SURE.get():
+        return
+    if not isinstance(old_logps, Tensor):
+        kind = type(old_logps).__name__
+        raise TypeError(f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it")
+    output_dtype(old_logps)
+    if is_traced(old_logps):
+        return
+    try:
+        is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
+    except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+        return
+    if is_above:
+        highest = float(old_logps.nan_to_num(-math.inf).max())
+        raise ValueError(f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}")
 
 
 def _series(x: Tensor, order: int) -> Tensor:

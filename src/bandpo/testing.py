@@ -180,7 +180,7 @@ class _Batch:
         advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)[rows]
         more |= _each(lambda x: x[rows] if x.dim() else x, self.known)
         more |= {"ref_logps": old} if self.objective.beta else {}
-        loss, _ = policy_loss(leaf, old, advantages, self.mask[rows], self.objective, **more)
+        loss, _ = policy_loss(leaf, old, advantages, self.mask[rows], self.objective, metrics="all", **more)
         return {"value": loss.detach(), "gradient": torch.autograd.grad(loss.sum(), leaf)[0]}
 
 

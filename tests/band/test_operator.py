@@ -459,6 +459,23 @@ def test_a_radius_that_is_no_positive_number_is_refused(delta):
         band_bounds(torch.tensor([-1.0]), delta_high=delta)
 
 
+@pytest.mark.parametrize("name", ["delta", "delta_low", "delta_high"])
+def test_a_radius_of_another_shape_is_refused(name):
+    said = rf"{name} must be a number, or a tensor that broadcasts to old_logps, \(3,\), got \(4,\)"
+    with pytest.raises(ValueError, match=said):
+        band_bounds(-torch.ones(3), **{name: torch.ones(4)})
+
+
+def test_probabilities_lists_and_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"at most 0; the largest is 0\.5\. .*Is it a probability\? Then pass its log"):
+        band_bounds(torch.tensor([0.5, -1.0]), "kl", 0.05)
+    for wrong in ([-0.5], -0.5):
+        with pytest.raises(TypeError, match=r"old_logps must be a torch.Tensor, got \w+; torch.tensor\(old_logps\)"):
+            band_bounds(wrong, "kl", 0.05)
+    vmapped = torch.vmap(lambda x: band_bounds(x, "kl", 0.05).log_high)(torch.tensor([[0.5], [-1.0]]))
+    assert vmapped.shape == (2, 1)  # where no number can be looked at
+
+
 @pytest.mark.parametrize("divergence", [*GENERATORS, JENSEN_SHANNON], ids=str)
 def test_an_infinite_radius_is_the_simplex(divergence):
     radii = torch.full_like(GRID, math.inf)

@@ -59,7 +59,7 @@ def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
     assert score_answer(f"{right} it is", items[2]) not in (0, 1)
     found = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
     assert [g[0] for g in found] == [1, 0]
-    with pytest.raises(UserError, match="scorer reasoning-gym grades tasks that reasoning_gym made, and the data set 'd' is none"):
+    with pytest.raises(UserError, match="grades tasks that reasoning_gym made, and the data set 'd' is none"):
         graded_by("reasoning-gym", ["1"], ["1"])
 
 

@@ -482,14 +482,48 @@ def test_a_rule_does_not_see_what_stands_in_padding():
     assert [old_logps.isfinite().all() for old_logps in seen] == [True]
 
 
-def test_nan_at_a_response_token_gives_nan():
+def test_nan_at_a_response_token_gives_nan_where_it_is_counted_or_nothing_is_looked_at():
     for name in ("logps", "old_logps", "advantages"):
-        for region in (Band(), NO_CLIP, Clip()):
+        for region, given in itertools.product((Band(), NO_CLIP, Clip()), ({"metrics": "all"}, {"normalizer": 5.0})):
             arguments = {n: x.detach().clone() for n, x in batch().items()}
             arguments[name][0] = math.nan
             logps = arguments.pop("logps").requires_grad_()
-            loss, _ = policy_loss(logps, **arguments, objective=region)
+            loss, _ = policy_loss(logps, **arguments, objective=region, **given)
             assert loss.isnan()
+
+
+NOT_FINITE = {
+    "advantages": ("advantages", math.nan, "advantages must be finite, got NaN or infinite at 3 of 8 response tokens"),
+    "infinite advantages": ("advantages", -math.inf, "advantages must be finite, got NaN or infinite at 3 of 8"),
+    "logps": ("logps", math.nan, "logps must be finite, got NaN at 1 of 8 response tokens"),
+    "old_logps": ("old_logps", math.nan, "old_logps must be finite, got NaN or infinite at 1 of 8"),
+    "infinite old_logps": ("old_logps", -math.inf, "old_logps must be finite, got NaN or infinite at 1 of 8"),
+    "ref_logps": ("ref_logps", math.nan, "ref_logps must be finite, got NaN at 1 of 8 response tokens"),
+    "weights": ("rollout_is_weights", math.inf, "rollout_is_weights must be finite, got NaN or infinite at 1 of 8"),
+}
+
+
+@pytest.mark.parametrize(("name", "bad", "message"), NOT_FINITE.values(), ids=NOT_FINITE)
+@pytest.mark.parametrize("level", ["main", None])
+def test_numbers_that_are_not_finite_are_refused_and_counted(name, bad, message, level):
+    """In padding they may stand, and in a response without a token."""
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]])
+    given = {each: -torch.ones(4, 4) for each in ("logps", "old_logps", "ref_logps")}
+    given |= {"advantages": torch.ones(4), "rollout_is_weights": torch.ones(4, 4), "response_mask": mask}
+    given |= {"objective": Objective(beta=0.1), "metrics": level}
+    given[name][1] = bad
+    if name != "advantages":
+        given[name][0, 3] = bad
+    loss, _ = policy_loss(**given)
+    assert loss.isfinite()
+    given[name][(0,) if name == "advantages" else (2, 3)] = bad
+    with pytest.raises(ValueError, match=message):
+        policy_loss(**given)
+    given["metrics"] = "all"
+    counted = policy_loss(**given)[1].compute()
+    assert counted["not_finite/count"] + counted["log_ratio/saturated_fraction"] > 0
+    given |= {"metrics": level, "response_mask": mask.bool(), "normalizer": 3.0}
+    policy_loss(**given)  # nothing is looked at, so that no device is waited for
 
 
 def test_second_derivatives_are_those_of_the_exponential_inside_and_zero_outside():
@@ -599,6 +633,10 @@ def call(**changes):
         ({"normalizer": "3"}, "normalizer must be positive and finite, got '3'"),
         ({"objective": Objective(beta=0.1)}, "beta > 0 and ref_logps go together, got beta = 0.1 and ref_logps = None"),
         ({"ref_logps": -torch.ones(2, 3)}, r"beta > 0 and ref_logps go together, got beta = 0.0 .* \(2, 3\)"),
+        ({"old_logps": -torch.ones(2, 3).to_sparse()}, "old_logps must be a dense tensor, got torch.sparse_coo"),
+        ({"logps": -torch.ones(2, 3).to_sparse()}, "logps must be a dense tensor, got torch.sparse_coo"),
+        ({"logps": -torch.ones(2, 3, device="meta")}, "must be on device meta like logps, got cpu"),
+        ({"advantages": torch.ones(2, device="meta")}, "advantages must be on device cpu like logps, got meta"),
         ({"normalizer": 0}, "normalizer must be positive and finite, got 0"),
         ({"normalizer": -1.0}, "normalizer must be positive and finite, got -1.0"),
         ({"normalizer": math.nan}, "normalizer must be positive and finite, got nan"),

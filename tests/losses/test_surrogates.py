@@ -392,7 +392,7 @@ def test_nan_at_a_response_token_gives_nan(apply, ratio):
         arguments = {n: x.detach().clone() for n, x in batch().items()}
         arguments[name][0] = math.nan
         arguments["logps"].requires_grad_()
-        loss, _ = loss_and_gradient(arguments, region_for(ratio, apply), apply=apply, ratio=ratio)
+        loss, _ = loss_and_gradient(arguments, region_for(ratio, apply), normalizer=6.0, apply=apply, ratio=ratio)
         assert loss.isnan()
 
 

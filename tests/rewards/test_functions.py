@@ -96,6 +96,9 @@ def test_chat_messages_are_read_as_their_text():
     parts = [{"type": "thinking", "thinking": "8"}, {"type": "text", "text": "so "}, {"type": "text", "text": "7"}]
     assert text_of([{"role": "assistant", "content": parts}]) == "so 7"
     assert text_of([{"role": "user", "content": "7"}]) == ""
+    for wrong in (None, b"7", 7):
+        with pytest.raises(TypeError, match="a completion must be a text or a list of chat messages, got"):
+            math_reward([wrong], ["7"])
     assert last_number([messages], ["7"]) == [1.0]
     assert exact([[{"role": "assistant", "content": " yes "}]], ["yes"]) == [1.0]
 

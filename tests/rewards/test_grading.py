@@ -509,6 +509,23 @@ def test_what_is_too_large_to_write_out_is_wrong_and_stops_no_worker(answer):
     assert (graded.score, graded.status == "timeout") == (0.0, False)
 
 
+@pytest.mark.parametrize(
+    ("texts", "answers", "thinking", "message"),
+    [
+        ("Answer: 7", "7", None, "texts must be a list of texts, got 'Answer: 7'"),
+        ([None], ["7"], None, "texts must be a list of texts"),
+        ([b"7"], ["7"], None, "texts must be a list of texts"),
+        (["7"], "7", None, "answers must be a list of texts or numbers, each one right answer, got '7'"),
+        (["7"], [["7", "8"]], None, "answers must be a list of texts or numbers, each one right answer"),
+        (["7"], ["7"], True, "thinking must be 'opened' or None, got True"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(texts, answers, thinking, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        grade(texts, answers, thinking=thinking)
+    assert grade(["7"], [7])[0].score == 1
+
+
 def test_what_is_no_scorer():
     with pytest.raises(UserError, match=r"scorer must be one of \['math', .*'dapo'\], got 'maths', did you mean"):
         grade(["a"], ["b"], "maths")

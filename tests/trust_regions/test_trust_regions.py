@@ -24,9 +24,11 @@ from bandpo import (
     Objective,
     Region,
     band_bounds,
+    numerics,
     policy_loss,
 )
 from bandpo.band import Divergence
+from bandpo.integrations import bounds_of
 from bandpo.trust_regions import RIPO, Relaxed, trust_region
 
 LOG_P = torch.cat([torch.linspace(-12.0, -1e-3, 50), torch.tensor([-69.0, -1e-7, 0.0, 1e-6])])
@@ -61,10 +63,34 @@ class TestEveryRegion:
             assert torch.equal(got.log_low, expected.log_low)
             assert torch.equal(got.log_high, expected.log_high)
 
-    def test_integers_are_refused(self, region):
-        if not isinstance(region, Wider):  # a rule of one's own
-            with pytest.raises(ValueError, match=r"must be floating point, got torch\.int64"):
-                region.bounds(torch.tensor([-1, 0]), context_for(torch.zeros(2)))
+    def test_what_is_no_log_probability_is_refused(self, region):
+        context = context_for(torch.zeros(2))
+        with pytest.raises(ValueError, match=r"must be floating point, got torch\.int64"):
+            region.bounds(torch.tensor([-1, 0]), context)
+        for wrong in ([-1.0, -2.0], -1.0, None):
+            kind = type(wrong).__name__
+            with pytest.raises(TypeError, match=rf"old_logps must be a torch.Tensor, got {kind}; torch.tensor\(old"):
+                region.bounds(wrong, context)
+        said = r"must be log-probabilities, at most 0; the largest is 0\.25\. .* Is it a probability\? Then"
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+            for high in ([0.25, -1.0], [math.nan, 0.25]):
+                with pytest.raises(ValueError, match=said):
+                    region.bounds(torch.tensor(high, dtype=dtype), context=context)
+        with pytest.raises(ValueError, match=r"the largest is 1\.1e-06"):
+            region.bounds(torch.tensor([1.1e-6, -1.0]), context)
+
+    def test_a_loss_has_its_own_bound_and_looks_once(self, region, monkeypatch):
+        """Samplers may be off by up to 0.001, and a trainer with a clamp may not wait for its device."""
+        old, mask = torch.tensor([[9e-4, -1.0]]), torch.ones(1, 2, dtype=torch.bool)
+        seen = []
+        monkeypatch.setattr(numerics, "is_traced", lambda x: seen.append(x) or True)
+        shown = {"entropies": -old} if "entropies" in region.needed() else {}
+        policy_loss(old, old, torch.ones(1), mask, region, **shown)
+        if not shown:
+            bounds_of(region, old, torch.ones(1, 2), mask, old)
+        assert not seen
+        region.bounds(old - 1, context_for(old))
+        assert len(seen) == 1
 
     def test_nan_gives_nan_on_both_sides(self, region):
         log_p = torch.tensor([math.nan, -1.0, math.nan])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
+from ..numerics import check_old_logps, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -81,7 +81,9 @@ def band_bounds(
         that `old_logps` and all radii broadcast to.
 
     Raises:
-        ValueError: old_logps is not floating point; a radius is not positive; the divergence is unknown.
+        TypeError: old_logps is not a tensor.
+        ValueError: old_logps is not floating point, or above 1e-6 (NaN gives NaN); a radius is not positive, or of
+            another shape; the divergence is unknown. A compiled graph looks at no numbers.
 
     The paper's tail token, p = 0.08 (sec:bottlenecks): a fixed clip of 0.2 lets it grow by 0.016, the band of radius
     0.05 by 0.113.
@@ -94,6 +96,7 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
+    check_old_logps(old_logps)
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
     both = _radius("delta", delta, old_logps)
     low = both if delta_low is None else _radius("delta_low", delta_low, old_logps)
@@ -156,9 +159,20 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
+def _broadcasts(one: Tensor, other: Tensor) -> bool:
+    try:
+        torch.broadcast_shapes(one.shape, other.shape)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
     """Return a positive float, or a tensor in float64. Raises ValueError for anything else."""
     if isinstance(delta, Tensor):
+        if not (torch.compiler.is_compiling() or _broadcasts(delta, like)):
+            fits = f"broadcasts to old_logps, {tuple(like.shape)}"
+            raise ValueError(f"{name} must be a number, or a tensor that {fits}, got {tuple(delta.shape)}")
         try:
             is_fine = is_traced(delta) or bool((delta > 0).all())
         except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at

@@ -20,6 +20,7 @@ from ..losses.aggregation import Aggregation
 from ..losses.nodes import method_or_objective
 from ..losses.notation import in_words
 from ..losses.objective import Method, Objective
+from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
@@ -177,7 +178,8 @@ def bounds_of(region: Region, old: Tensor, advantages: Tensor, mask: Tensor, log
     """Compute the bounds of a batch (B, T) for a trainer with a clamp."""
     positions = mask.cumsum(-1) - 1
     context = Context(response_mask=mask, advantages=advantages, positions=positions, logps=logps)
-    return region.bounds(torch.where(mask, old.detach(), -1.0), context)
+    with without_looking():
+        return region.bounds(torch.where(mask, old.detach(), -1.0), context)
 
 
 class Limits:

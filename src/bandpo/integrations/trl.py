@@ -309,7 +309,7 @@ class BandPOTrainer(ContextTrainer):
         seen = _Seen(self.trust_region)
         objective = self.objective if self.objective.changed() else Objective(seen)
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
-        # value is not used.
+        # value is not used. The metrics "all" count NaN, and do not refuse it: the guard ends the run, with its step.
         average: Any = ("none", None) if self._replaces else ("token-mean", 1.0)
         more = self.args.all_metrics or self._controller is not None or self.objective.dual_clip is not None
         with torch.set_grad_enabled(self._replaces and torch.is_grad_enabled()):
@@ -320,7 +320,7 @@ class BandPOTrainer(ContextTrainer):
                 mask,
                 dataclasses.replace(objective, aggregation=average[0]),
                 normalizer=average[1],
-                metrics="all" if more else "main",
+                metrics="all" if more or self._replaces else "main",
                 **known,
             )
         if self._replaces:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..errors import counted
-from ..numerics import expm1
+from ..numerics import MISTAKEN, expm1
 
 Level = Literal["main", "all"]
 
@@ -141,8 +141,7 @@ class Metrics:
         if (highest := numbers.get("log_probability", 0.0)) > NO_LOGPS:
             raise ValueError(
                 f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. "
-                "Is it the negative log-likelihood, as cross_entropy returns it? Then pass its negative. Is it a "
-                "probability? Then pass its logarithm"
+                f"{MISTAKEN}"
             )
         if mixed := int(numbers.get("mixed", 0)):
             raise ValueError(

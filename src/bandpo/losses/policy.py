@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOWEST, output_dtype, warn_of_half
+from ..errors import counted
+from ..numerics import LOWEST, output_dtype, warn_of_half, without_looking
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
@@ -59,7 +60,8 @@ def policy_loss(
     Everything but `logps` is detached. Half precision is computed in float32, with a warning. Padding, NaN included,
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones too, is clamped to
     that value and has no gradient; `log_ratio/saturated_fraction` counts them. So value and gradient are finite for all
-    log-probabilities in [-inf, 1e-6] (float16 gradients may overflow). NaN at a response token gives NaN.
+    log-probabilities in [-inf, 1e-6] (float16 gradients may overflow). NaN at a response token gives NaN, where it is
+    not refused.
 
     Args:
         logps: log pi of the sampled tokens, (B, T), float; the only input with a gradient.
@@ -89,7 +91,9 @@ def policy_loss(
     Raises:
         TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
             advantages that vary within a response which has one ratio (a packed row?). The value checks read from the
-            device; with a bool mask and a normalizer they are left to `Metrics.compute`.
+            device; with a bool mask and a normalizer they are left to `Metrics.compute`. Without these two, NaN, and
+            infinite advantages, weights and old log-probabilities, are errors that count them, unless `metrics="all"`
+            does (`not_finite/count`, `log_ratio/saturated_fraction`).
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -127,6 +131,8 @@ def policy_loss(
     measured = _measured(batch, found, objective, metrics)
     if not torch.compiler.is_compiling() and (normalizer is None or response_mask.dtype != torch.bool):
         measured.numbers()
+        if metrics != "all":
+            _check_finite(batch)
     return -aggregate(found.values, batch.mask, objective.aggregation or AVERAGE, normalizer), measured
 
 
@@ -172,7 +178,8 @@ def _objective(batch: _Batch, objective: Objective) -> _Found:
     if "logps" in needed:
         known["logps"] = log_pi.detach()
     context = Context(response_mask=mask, advantages=batch.advantages, **known)
-    bounds = objective.trust_region.bounds(log_old, context)
+    with without_looking():
+        bounds = objective.trust_region.bounds(log_old, context)
 
     # By sign of A, because min(r A, clip(r) A) clamps r from above where A >= 0 and from below where A < 0.
     if objective.ratio == "mean-of-clipped":
@@ -235,6 +242,19 @@ def _clean(given: dict[str, Any], positive_weight: float) -> _Batch:
     return _Batch(new, old, reference, advantages, weights, mask, padding, given)
 
 
+def _check_finite(batch: _Batch) -> None:
+    """Refuse numbers that make the loss NaN or absurd. Metrics "all" count them instead."""
+    new, old, reference, advantages, weights, mask, *_ = batch
+    bad = {"advantages": ~advantages.isfinite(), "rollout_is_weights": ~weights.isfinite(), "logps": new.isnan()}
+    bad |= {"old_logps": ~old.isfinite()} | ({} if reference is None else {"ref_logps": reference.isnan()})
+    sums = torch.stack([mask.sum(), *((x & mask).sum() for x in bad.values())])
+    tokens, *counts = cast("list[int]", sums.tolist())  # pyright: ignore[reportUnknownMemberType]
+    for name, count in zip(bad, counts, strict=True):
+        if count:
+            what = "NaN" if name in ("logps", "ref_logps") else "NaN or infinite"
+            raise ValueError(f"{name} must be finite, got {what} at {count:,} of {counted(tokens, 'response token')}")
+
+
 def _checked(name: str, x: Any, logps: Tensor) -> Any:
     """Check one input. Return it detached, unless it is `logps`, and (B,) as (B, 1)."""
     if not isinstance(x, Tensor):
@@ -242,6 +262,8 @@ def _checked(name: str, x: Any, logps: Tensor) -> Any:
             cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
         return x
+    if x.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, got {x.layout}")
     if logps.dim() != 2:
         packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
         raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
@@ -253,6 +275,8 @@ def _checked(name: str, x: Any, logps: Tensor) -> Any:
             raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
     if name in _TENSORS and name != "response_mask" and not x.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
+    if name in _TENSORS and x.device != logps.device:
+        raise ValueError(f"{name} must be on device {logps.device} like logps, got {x.device}")
     x = x.detach() if x.requires_grad and name != "logps" else x
     return x[:, None] if x.dim() == 1 else x
 

@@ -36,6 +36,8 @@ def text_of(completion: str | list[dict[str, Any]]) -> str:
     """Return the text of a completion. For chat prompts it is that of the assistant's last message."""
     if isinstance(completion, str):
         return completion
+    if not isinstance(completion, list):
+        raise TypeError(f"a completion must be a text or a list of chat messages, got {reprlib.repr(completion)}")
     own = [message for message in completion if message.get("role", "assistant") == "assistant"]
     content = own[-1].get("content") if own else None
     if isinstance(content, list):

@@ -14,9 +14,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
+from types import NoneType
 from typing import Literal
 
 from ..errors import UserError, nearest
+from ..files import shortened
 from .answers import predicate, read, without_lead, without_unit
 from .boxes import LONGEST
 from .dapo import minerva
@@ -59,10 +62,17 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
 
     Raises:
         UserError: an unknown scorer, or math-verify is missing.
-        ValueError: not as many answers as texts.
+        TypeError: texts or answers that are no list, or hold something else.
+        ValueError: not as many answers as texts, or another `thinking`.
     """
     if scorer not in SCORERS:
         raise UserError(f"scorer must be one of {list(SCORERS)}, got {scorer!r}{nearest(scorer, list(SCORERS))}")
+    for name, values, kinds in (("texts", texts, (str,)), ("answers", answers, (str, Real, NoneType))):
+        if isinstance(values, str) or not all(isinstance(each, kinds) for each in values):
+            wanted = "texts" if name == "texts" else "texts or numbers, each one right answer"
+            raise TypeError(f"{name} must be a list of {wanted}, got {shortened(values)}")
+    if thinking not in (None, "opened"):
+        raise ValueError(f"thinking must be 'opened' or None, got {thinking!r}")
     if len(texts) != len(answers):
         raise ValueError(f"texts and answers must be as many, got {len(texts)} and {len(answers)}")
     if scorer != "math":

@@ -8,15 +8,17 @@ cases.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
 from torch import Tensor
 
 from ..bounds import Bounds
+from ..numerics import check_old_logps, without_looking
 
 __all__ = ["Context", "Law", "Region"]
 
@@ -144,9 +146,17 @@ class Region(Node, ABC, family="trust region"):
     is_of_single_tokens: ClassVar[bool] = False
     sees_probability: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **family: str) -> None:
+        super().__init_subclass__(**family)
+        if "bounds" in vars(cls):
+            setattr(cls, "bounds", _looking(vars(cls)["bounds"]))  # noqa: B010, which a type checker would refuse
+
     @abstractmethod
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Make each token's interval of the log-ratio. It is detached, like `old_logps`, in at least float32."""
+        """Make each token's interval of the log-ratio. It is detached, like `old_logps`, in at least float32.
+
+        Called by itself, not by a loss, it refuses a list, a number, and log-probabilities above 1e-6.
+        """
 
     def needed(self) -> dict[str, str]:
         """List the fields of `Context` that it and its parts ask for. Each has the name of the rule that asks."""
@@ -171,6 +181,18 @@ class Region(Node, ABC, family="trust region"):
     def doubt(self) -> str:
         """Say where its numbers look like others that were meant; else nothing."""
         return next((doubt for _, part in parts_of(self) if (doubt := part.doubt())), "")
+
+
+def _looking(bounds: Callable[..., Bounds]) -> Callable[..., Bounds]:
+    """Make a class's `bounds` look at the log-probabilities first. Those of its parts do not again."""
+
+    @functools.wraps(bounds)
+    def checked(self: Region, old_logps: Tensor, *context: Any, **named: Any) -> Bounds:
+        check_old_logps(old_logps)
+        with without_looking():
+            return bounds(self, old_logps, *context, **named)
+
+    return checked
 
 
 class Law(Node, ABC, family="law"):
