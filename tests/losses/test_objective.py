@@ -270,5 +270,5 @@ def test_every_trainer_takes_the_papers_and_a_bare_region():
     for host in HOSTS:
         assert objective_for(host, None) == Objective()
         assert objective_for(host, Band("tv", 0.1)) == Objective(Band("tv", 0.1))
-        keeps_its_loss = host not in ("TRL", "axolotl", "verl", "SkyRL", "tinker", "prime-rl")
+        keeps_its_loss = host not in ("TRL", "axolotl", "verl", "SkyRL", "tinker", "prime-rl", "rLLM")
         assert set(HOSTS[host].refused(host)) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})

@@ -74,7 +74,7 @@ PLANTED = {
         "the ratio is 1 by design: .*used once, in one",
     ),
     "precision": ([*GOOD[:-1]], "warning", "the actor computes in bf16 by default: .* ratios are wrong by percents"),
-    "no verl": (["trainer.lr=1"], "warning", "unknown settings: none is of TRL's GRPOConfig, verl, SkyRL, "),
+    "no verl": (["trainer.lr=1"], "warning", "unknown settings: none is of TRL's GRPOConfig, rLLM, verl, SkyRL, "),
 }
 
 

@@ -40,7 +40,7 @@ def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
     old = ctx.logp_old if anchor == "old" else ctx.logp_rollout
     if old is None:
         raise ValueError("rLLM: loss_params.anchor = 'sampler' needs logp_rollout; let verl keep rollout_log_probs")
-    batch = map(torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask))
-    values, metrics = policy_loss(*batch, objective, metrics="all")
+    new, old, advantages, mask = map(torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask))
+    values, metrics = policy_loss(new, old, advantages, mask, objective, metrics="all")
     counted = metrics.compute()
-    return ctx.aggregate(values.view_as(old), ctx.action_mask), {f"bandpo/{name}": counted[name] for name in COUNTS}
+    return ctx.aggregate(values.view_as(ctx.logp_curr), ctx.action_mask), {f"bandpo/{name}": counted[name] for name in COUNTS}
