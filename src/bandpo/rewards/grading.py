@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +20,6 @@ from types import NoneType
 from typing import Literal
 
 from ..errors import UserError, nearest
-from ..files import shortened
 from .answers import predicate, read, without_lead, without_unit
 from .boxes import LONGEST
 from .dapo import minerva
@@ -70,7 +70,7 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
     for name, values, kinds in (("texts", texts, (str,)), ("answers", answers, (str, Real, NoneType))):
         if isinstance(values, str) or not all(isinstance(each, kinds) for each in values):
             wanted = "texts" if name == "texts" else "texts or numbers, each one right answer"
-            raise TypeError(f"{name} must be a list of {wanted}, got {shortened(values)}")
+            raise TypeError(f"{name} must be a list of {wanted}, got {reprlib.repr(values)}")
     if thinking not in (None, "opened"):
         raise ValueError(f"thinking must be 'opened' or None, got {thinking!r}")
     if len(texts) != len(answers):
