@@ -43,4 +43,5 @@ def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
     new, old, advantages, mask = map(torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask))
     values, metrics = policy_loss(new, old, advantages, mask, objective, metrics="all")
     counted = metrics.compute()
-    return ctx.aggregate(values.view_as(ctx.logp_curr), ctx.action_mask), {f"bandpo/{name}": counted[name] for name in COUNTS}
+    loss = ctx.aggregate(values.view_as(ctx.logp_curr), ctx.action_mask)
+    return loss, {f"bandpo/{name}": counted[name] for name in COUNTS}
