@@ -128,7 +128,7 @@ class Engine:
         name = self.chosen()
         if name == "openai":
             return Server(path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body)
-        return VLLM(path, say=console.print) if name == "vllm" else Transformers(path, self.batch)
+        return VLLM(path, say=console.print) if name == "vllm" else Transformers(path, self.batch, console.print)
 
 
 def evaluate(

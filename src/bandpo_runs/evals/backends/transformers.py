@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import UserError
 from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
@@ -20,15 +20,15 @@ from .base import Drawn, Request, cannot_load, token_ids
 class Transformers:
     """Draw with `generate` in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
-    `model` is a folder or a hub id.
+    `model` is a folder or a hub id. `batch` is halved for good where so many samples do not fit into memory.
     """
 
-    def __init__(self, model: str, batch: int | None = None) -> None:
+    def __init__(self, model: str, batch: int | None = None, say: Callable[[str], None] = print) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self.path = model
+        self.path, self.say = model, say
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
@@ -59,13 +59,15 @@ class Transformers:
         waiting = iter(requests)
         while batch := list(islice(waiting, self.batch)):
             try:
-                drawn = self._generate(batch, sampling)
+                yield from zip(batch, self._generate(batch, sampling), strict=True)
             except torch.OutOfMemoryError:
-                raise UserError(
-                    f"{counted(len(batch), 'answer')} of {sampling.max_tokens} tokens at once do not fit into the "
-                    f"memory of {self.device}; --batch-size takes fewer, and the same command goes on"
-                ) from None
-            yield from zip(batch, drawn, strict=True)
+                if len(batch) == 1:
+                    raise UserError(
+                        f"one answer of {sampling.max_tokens} tokens does not fit into the memory of {self.device}"
+                    ) from None
+                self.batch, waiting = len(batch) // 2, chain(batch, waiting)
+                self.say(f"out of memory with {len(batch)} samples at once: going on with {self.batch}")
+                torch.cuda.empty_cache()
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:
