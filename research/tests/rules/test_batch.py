@@ -111,7 +111,7 @@ def test_padding_reaches_nothing_and_nan_shows(rule):
     assert torch.equal(gradient(dirty, rule, **padded), plain)
     assert not mask.all()
     broken = data | {"logps": torch.where(torch.arange(7) == 0, torch.nan, data["logps"])}
-    assert policy_loss(**broken, objective=rule, **more)[0].isnan()
+    assert policy_loss(**broken, objective=rule, metrics="all", **more)[0].isnan()
 
 
 def test_what_is_not_known_of_a_token_gives_nan():

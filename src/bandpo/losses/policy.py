@@ -92,8 +92,8 @@ def policy_loss(
         TypeError, ValueError: what does not fit, such as a log-probability above 0.001 (what else was passed?), or
             advantages that vary within a response which has one ratio (a packed row?). The value checks read from the
             device; with a bool mask and a normalizer they are left to `Metrics.compute`. Without these two, NaN, and
-            infinite advantages, weights and old log-probabilities, are errors that count them, unless `metrics="all"`
-            does (`not_finite/count`, `log_ratio/saturated_fraction`).
+            infinite advantages and weights, are errors that count them, unless `metrics="all"` counts them
+            (`not_finite/count`).
 
     >>> import torch, bandpo
     >>> old = torch.tensor([[0.08, 0.9]]).log()
@@ -243,16 +243,16 @@ def _clean(given: dict[str, Any], positive_weight: float) -> _Batch:
 
 
 def _check_finite(batch: _Batch) -> None:
-    """Refuse numbers that make the loss NaN or absurd. Metrics "all" count them instead."""
+    """Refuse numbers that make the loss NaN or infinite. Metrics "all" count them instead."""
     new, old, reference, advantages, weights, mask, *_ = batch
     bad = {"advantages": ~advantages.isfinite(), "rollout_is_weights": ~weights.isfinite(), "logps": new.isnan()}
-    bad |= {"old_logps": ~old.isfinite()} | ({} if reference is None else {"ref_logps": reference.isnan()})
+    bad |= {"old_logps": old.isnan()} | ({} if reference is None else {"ref_logps": reference.isnan()})
     sums = torch.stack([mask.sum(), *((x & mask).sum() for x in bad.values())])
     tokens, *counts = cast("list[int]", sums.tolist())  # pyright: ignore[reportUnknownMemberType]
     for name, count in zip(bad, counts, strict=True):
         if count:
-            what = "NaN" if name in ("logps", "ref_logps") else "NaN or infinite"
-            raise ValueError(f"{name} must be finite, got {what} at {count:,} of {counted(tokens, 'response token')}")
+            wanted, what = ("numbers", "NaN") if "logps" in name else ("finite", "NaN or infinite")
+            raise ValueError(f"{name} must be {wanted}, got {what} at {count:,} of {counted(tokens, 'response token')}")
 
 
 def _checked(name: str, x: Any, logps: Tensor) -> Any:
