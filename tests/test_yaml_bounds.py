@@ -123,6 +123,7 @@ COMMANDS = {
 @pytest.mark.parametrize(("command", "message"), COMMANDS.items(), ids=COMMANDS)
 def test_every_command_that_reads_yaml_says_it_within_a_second(command, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BANDPO_CACHE", "empty")
     Path("run", "model").mkdir(parents=True)
     info = '{"label": "a", "seed": 0, "finished": true, "learning_rate": 1e-6}'
     Path("run", "run.json").write_text(info)

@@ -138,6 +138,8 @@ def test_memory_and_disk_are_estimated(home, monkeypatch):
 
 def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path):
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e11))
+    monkeypatch.setattr(preflight, "_free_memory", lambda on_cpu: 2e10)
     (tmp_path / "models" / models.UNPACKED).mkdir(parents=True)
     full, lines = prepare(yaml.safe_load(Path(SMOLLM2_RECIPE).read_text()))
     config = build(full)

@@ -247,18 +247,24 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{key}", value
 
 
+def rule_of(node: Mapping[str, Any]) -> Method | Objective:
+    """Return the method or objective that a recipe trains with. Raises UserError where it cannot be one."""
+    try:
+        named = method_or_objective(node.get("trust_region", DEFAULT_RULE))
+        objective(named)  # which refuses methods of the sampler
+    except ValueError as error:
+        raise UserError(f"trust_region: {error}") from None
+    return named
+
+
 def build(node: Mapping[str, Any]) -> RunConfig:
     """Build a checked `RunConfig` from a plain mapping. Raises UserError as `load` does."""
     scene = node.get("scene", "tail" if node.get("model", "lab") == "lab" else None)
     if isinstance(scene, str) and scene in SCENES:
         node = merge({"scene": scene, **SCENES[scene].defaults}, node)
-    try:
-        named = method_or_objective(node.get("trust_region", DEFAULT_RULE))
-        found = objective(named)  # which refuses methods of the sampler
-        found = named.without_average if isinstance(named, Method) else found
-        node = {"label": label_of_objective(found), **node, "trust_region": short_node(found)}
-    except ValueError as error:
-        raise UserError(f"trust_region: {error}") from None
+    named = rule_of(node)
+    rule = named.without_average if isinstance(named, Method) else named
+    node = {"label": label_of_objective(rule), **node, "trust_region": short_node(rule)}
     if isinstance(settings := node.get("trainer"), Mapping):
         node["trainer"] = _check_trainer(settings)
     config = _validated(RunConfig, node)

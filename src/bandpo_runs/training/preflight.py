@@ -14,7 +14,7 @@ import torch
 
 from bandpo.errors import UserError, counted
 
-from ..config.recipe import RunConfig, build, merge
+from ..config.recipe import RunConfig, build, merge, rule_of
 from ..config.trust import check_attention
 from ..data.problems import are_messages
 from . import models, processes
@@ -78,6 +78,10 @@ def prepare(
     on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
     bf16 = not on_cpu and torch.cuda.is_bf16_supported()
     problems = _missing_packages(node)
+    try:
+        rule_of(node)
+    except UserError as error:
+        problems.append(str(error))
     if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     if trainer.get("bf16") and not on_cpu and not bf16:
