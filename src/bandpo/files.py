@@ -101,9 +101,9 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def _is_large(events: Iterable[Any]) -> bool:
-    """Count values and characters before they are made, and those behind an alias each time.
+    """Count values and characters, those behind an alias each time.
 
-    Raises RecursionError for depth.
+    They are not made yet. Raises RecursionError for depth.
     """
     import yaml
 
