@@ -188,7 +188,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
 
 
 def verl_vanilla(old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """verl's own loss, where it is installed (constraints-verl.txt)."""
+    """verl's own loss, where it is installed (constraints/verl.txt)."""
     try:
         from omegaconf import OmegaConf
         from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla

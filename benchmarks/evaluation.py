@@ -6,7 +6,7 @@
 
 The lab's checkpoints answer the lab's questions, through transformers and a server (`transformers serve`, started
 here); SmolLM2-135M-Instruct answers the additions that its recipe holds out, through transformers and, with
---vllm-python (an interpreter that has vLLM, see constraints-verl.txt), through vLLM. Each evaluation is a `bandpo eval`
+--vllm-python (an interpreter that has vLLM, see constraints/verl.txt), through vLLM. Each evaluation is a `bandpo eval`
 command, which goes on where it was stopped. `--write` puts the rows into benchmarks/evaluation.csv:
 
 - kind `score`: mean@n and pass@n of one evaluation, with their 95 % intervals;

@@ -3,9 +3,9 @@
     python benchmarks/host_installs.py [Trinity-RFT ...] [--write]
 
 An environment of the Python that runs this command gets the trainer's release, then what that names in its metadata but
-what has no build without a GPU, then bandpo by `pip install .`, all with the torch of constraints.txt. In it our module
-for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed package, with
-no stand-in for it or for what it imports.
+what has no build without a GPU, then bandpo by `pip install .`, all with the torch of constraints/base.txt. In it our
+module for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed
+package, with no stand-in for it or for what it imports.
 `--write` replaces their rows of this Python in benchmarks/host_installs.csv. Without it the exit code is 1 where a row
 says something else than that file about imports, tests or conflicts.
 """

@@ -6,7 +6,7 @@ r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness i
     python benchmarks/scorers.py --tricky --write    # and write it to benchmarks/tricky.csv, tricky_counts.csv
     python benchmarks/scorers.py --page     # research/pages/scorers.md from the rows
 
-TRL's scorer needs the environment of `constraints.txt`, verl's two that of `constraints-verl.txt`.
+TRL's scorer needs the environment of `constraints/base.txt`, verl's two that of `constraints/verl.txt`.
 """
 
 import argparse

@@ -72,8 +72,9 @@ COLUMNS = [
 
 
 def pinned(name: str) -> str:
-    """The version in constraints.txt."""
-    (line,) = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith(f"{name}==")]
+    """The version in constraints/base.txt."""
+    lines = (ROOT / "constraints/base.txt").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name}==")]
     return line.partition("==")[2]
 
 

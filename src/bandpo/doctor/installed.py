@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from . import Finding, Level
 
-# What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
+# What bandpo is tested with (constraints/), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
     "trl": ("1.16.0", "0.24.0"),  # and some between, benchmarks/trl_versions.csv
@@ -23,7 +23,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "TransferQueue": ("0.1.11",),
     "flash-attn": (),
 }
-# What verl 0.9.1 names for GPUs (constraints-gpu.txt). No GPU run of ours stands behind it.
+# What verl 0.9.1 names for GPUs (constraints/gpu.txt). No GPU run of ours stands behind it.
 FOR_GPUS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
 # What verl needs beside torch, and for what.
 FOR_VERL = {
