@@ -1,6 +1,6 @@
 r"""Is there an answer that is right for questions that have nothing in common? A search over made answers.
 
-    python -m research.measurements.constants                    # 3,000 answers of seed 0
+    python -m research.measurements.constants    # 3,000 answers of seed 0
     python -m research.measurements.constants --count 100000 --seed 1
 
 An answer is made by a grammar of what has fooled comparers: infinities and what is computed with them, 0/0, functions,

@@ -1,5 +1,5 @@
 """A radius that steers itself in the lab: is the target reached and held, from wherever it starts, and what does a
-fixed radius do? One row a run in research/measurements/control.csv.
+fixed radius do? One row a run in control.csv.
 
     python -m research.measurements.control [-o runs/control] [--jobs 2]    some minutes; finished runs are not repeated
 
@@ -28,7 +28,7 @@ from bandpo.trust_regions import Tilt
 from bandpo.trust_regions.base import find_one
 from bandpo_runs.reports.runs import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 from research.rules.laws import PI
 
 CSV = Path(__file__).with_suffix(".csv")

@@ -43,7 +43,7 @@ from scipy.stats import spearmanr
 
 from bandpo import Band, ByProbability, BySign, Clip
 from bandpo_runs.provenance import hardware, source_commit
-from benchmarks.csv_rows import read_rows, replace_rows
+from research.csv_rows import read_rows, replace_rows
 from research.statistics import extinction_rate
 from research.worlds import Learner, arithmetic, compiled, make_world, scene
 from research.worlds.world import GUESS, WORK, log_softmax

@@ -1,11 +1,11 @@
 """Does the lab's own loop do what TRL's trainer does, and how much time does it save?
 
-    python -m research.measurements.fast_lab [--seeds 0,1,2]     runs that have no row yet, in fast_lab.csv
-    python -m research.measurements.fast_lab --table             their differences from TRL's rows in benchmarks/lab.csv
-    python -m research.measurements.fast_lab --pairs 19 [--scenes tail]     runs of both, in fast_lab_pairs.csv
-    python -m research.measurements.fast_lab --pairs-table       their differences, and those of each round
-    python -m research.measurements.fast_lab --time 3            rows of times in fast_lab_time.csv
-    python -m research.measurements.fast_lab --profile storm     where the time of a run through TRL goes
+    python -m research.measurements.fast_lab [--seeds 0,1,2]    runs that have no row yet, in fast_lab.csv
+    python -m research.measurements.fast_lab --table    their differences from TRL's rows in lab.csv
+    python -m research.measurements.fast_lab --pairs 19 [--scenes tail]    runs of both, in fast_lab_pairs.csv
+    python -m research.measurements.fast_lab --pairs-table    their differences, and those of each round
+    python -m research.measurements.fast_lab --time 3    rows of times in fast_lab_time.csv
+    python -m research.measurements.fast_lab --profile storm    where the time of a run through TRL goes
 
 Two scenes, two rules. A run of either has the same warm start and the same prompts as the other's of that seed, and
 random numbers of the sampler of its own, so differences are taken seed by seed; their interval is Student's.
@@ -39,13 +39,13 @@ from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.training.on_trl import run
 from bandpo_runs.training.side_by_side import plan
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.fast_lab import Row, train
 
 CSV, TIMES, PAIRS = (
     Path(__file__).with_name(name) for name in ("fast_lab.csv", "fast_lab_time.csv", "fast_lab_pairs.csv")
 )
-TRL = CSV.parents[2] / "benchmarks" / "lab.csv"
+TRL = CSV.with_name("lab.csv")
 SWEEPS = (("storm", 3e-4, 64), ("tail", 5e-5, 24))
 RULES = ("grpo", "band-kl")
 # The rounds in which the model learns.
@@ -61,7 +61,7 @@ def about() -> dict[str, Any]:
 
 
 def numbers(rows: list[Row]) -> dict[str, Any]:
-    """As benchmarks/lab.py has them of TRL's rows."""
+    """As lab.py has them of TRL's rows."""
     reward = [row["reward"] for row in rows]
     outside, tokens = (sum(row[name] for row in rows) for name in ("clip/count", "tokens"))
     return {

@@ -1,6 +1,6 @@
 """How does the lab's transformer answer at the start of a scene, before any reinforcement learning?
 
-    python -m research.measurements.lab_start     # writes research/measurements/lab_start.csv
+    python -m research.measurements.lab_start    # writes lab_start.csv
 
 Of the warm start of scene `rare-and-noisy`, on fresh prompts: the probability that an answer begins with working, with
 a guess, or with neither, which is a bad answer; exact for each prompt, in the mean. And how often working ends right.
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from bandpo_runs.provenance import source_commit
 from bandpo_runs.toy import ANSWER, BASE, prompts, tokenizer, warm_start
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 from research.lab_settings import Settings
 
 CSV = Path(__file__).with_suffix(".csv")

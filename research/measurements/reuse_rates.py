@@ -1,6 +1,6 @@
 """Measure on what share of tokens each judged rule of the contests reuse*.yaml acts (reuse_rates.csv).
 
-    python -m research.measurements.reuse_rates       1 to 5 s for each run; what is in the file is not repeated
+    python -m research.measurements.reuse_rates    1 to 5 s for each run; what is in the file is not repeated
 
 `percent` is the library's `clip/fraction` in the mean over all optimizer steps: tokens whose ratio is outside the
 rule's interval, whatever the sign of their advantage, over all tokens. The public logs count the same. `cut` is
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bandpo_runs.provenance import source_commit
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.report.rows import Kept, kept, scene_name
 from research.worlds import Learner, reference, train
 

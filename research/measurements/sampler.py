@@ -1,6 +1,6 @@
 """Measure how far a sampler with rounded logits is from its trainer in the calibrated world (sampler.csv).
 
-    python -m research.measurements.sampler           half a minute
+    python -m research.measurements.sampler    half a minute
 
 Of the tokens that were drawn, as trainers log it: the mean of |log pi_trainer - log pi_sampler|, KL(sampler || trainer)
 of their states in nats, and the percent of tokens at which TIS truncates (ratio above 2) and which IcePop masks (ratio
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.csv_rows import write_rows
 from research.bench import read_contest
+from research.csv_rows import write_rows
 from research.worlds import Learner, make_world, reference, scene
 from research.worlds.rounds import Trace
 from research.worlds.world import sample

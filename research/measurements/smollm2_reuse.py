@@ -37,7 +37,7 @@ from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.processes import workers
 from bandpo_runs.training.shared_prompts import sample
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"

@@ -27,7 +27,7 @@ from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.intervals import clustered_error
 from bandpo_runs.training.models import SMOLLM2, locate
 from bandpo_runs.training.shared_prompts import sample
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"

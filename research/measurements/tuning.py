@@ -1,7 +1,7 @@
 """Which rule is easiest to tune? The reward that the best of n settings gives that were drawn at random, in the mean.
 
     python -m research.bench research/contests/tuning.yaml
-    python -m research.measurements.tuning runs/bench/tuning      rows in research/measurements/tuning.csv
+    python -m research.measurements.tuning runs/bench/tuning    rows in tuning.csv
 
 Of N settings in the order of their mean reward on the seeds of the search, the one at place k, from 0, is the best of n
 that are drawn without return with probability C(N - 1 - k, n - 1) / C(N, n). `value` is the mean reward of what is
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from bandpo_runs.provenance import source_commit
-from benchmarks.csv_rows import write_rows
 from research.bench import read_contest
 from research.bench.cells import cell, settings_of
 from research.bench.contest import Contest, learner_of
+from research.csv_rows import write_rows
 from research.statistics import bootstrap
 
 CSV = Path(__file__).with_suffix(".csv")

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.csv_rows import read_rows
 from research.bench.cells import cell, cell_of
 from research.bench.labs import is_lab, lab_of
+from research.csv_rows import read_rows
 from research.statistics import Estimate, bootstrap, extinction_rate, swap_test
 from research.worlds.scenes import scene
 

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py, whole on a CPU with tiny sizes; and its budget of time and its failures."""
+"""research/measurements/gpu.py, whole on a CPU with tiny sizes; and its budget of time and its failures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import recipe
 from scripts import ROOT, load
 
-from benchmarks.csv_rows import read_rows as rows
+from research.csv_rows import read_rows as rows
 
 
 def kit(out, *arguments):
-    command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--tiny", "--out", str(out), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "research.measurements.gpu", "--device", "cpu", "--tiny", "--out", str(out)]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_case_whose_time_is_over_is_stopped_and_named(tmp_path):
 
 
 def test_a_failure_is_a_row_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
-    gpu = load("benchmarks/gpu.py")
+    gpu = load("research/measurements/gpu.py")
     answers, asked, ended = {}, [], []
 
     class Worker:
@@ -88,7 +88,7 @@ def test_a_failure_is_a_row_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
 
 
 def test_a_process_that_ends_is_an_error(tmp_path):
-    gpu = load("benchmarks/gpu.py")
+    gpu = load("research/measurements/gpu.py")
     worker = object.__new__(gpu.Worker)
     context = gpu.multiprocessing.get_context("spawn")
     worker.pipe, theirs = context.Pipe()
@@ -99,7 +99,7 @@ def test_a_process_that_ends_is_an_error(tmp_path):
 
 
 def test_a_part_that_is_not_there_is_refused(monkeypatch, capsys):
-    gpu = load("benchmarks/gpu.py")
+    gpu = load("research/measurements/gpu.py")
     monkeypatch.setattr("sys.argv", ["gpu.py", "--device", "cpu", "--only", "graph"])
     with pytest.raises(SystemExit):
         gpu.main()

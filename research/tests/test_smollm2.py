@@ -1,4 +1,4 @@
-"""benchmarks/smollm2.py: what its rows say of runs, here of a tiny model."""
+"""research/measurements/smollm2.py: what its rows say of runs, here of a tiny model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts import load
 
 from research.measurements.smollm2_reuse import SAMPLES
 
-smollm2 = load("benchmarks/smollm2.py")
+smollm2 = load("research/measurements/smollm2.py")
 
 
 def of_odd_length(completions, answer, **columns):

@@ -18,7 +18,7 @@ from scripts import ROOT
 from bandpo import doctor
 from bandpo_runs import toy
 from bandpo_runs.statistics.intervals import training_runs
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import chosen, left, task_of
 

@@ -1,6 +1,6 @@
 """Write what was run of each trainer: our tests of `Clip` and of `Band` with its own loss, a row of hosts.csv each.
 
-    [BANDPO_HOSTS=FOLDER] python benchmarks/hosts.py [HOST ...] [--write]
+    [BANDPO_HOSTS=FOLDER] python -m research.measurements.hosts [HOST ...] [--write]
 
 It runs in each environment that has some of the trainers: those of the stages `tests`, `verl` and `hosts` in
 .ci/stages. FOLDER has a checkout or an unpacked wheel of trainers that are not installed (tests/hosts/test_limits.py).
@@ -18,11 +18,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
-import trl_versions
-from trl_versions import ROOT
-
 from bandpo_runs.provenance import source_commit
-from csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
+from research.measurements import trl_versions
+from research.measurements.trl_versions import ROOT
 
 CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"

@@ -1,9 +1,9 @@
 """What a rule costs: bounds, loss and compilation, interleaved in one process on one thread.
 
-    python benchmarks/cost.py [--repeat 60] [--cases WORD ...] [--write]
+    python -m research.measurements.cost [--repeat 60] [--cases WORD ...] [--write]
 
 Prints medians and quartiles of the processor's time, and medians of ratios; `--write` appends them to
-benchmarks/cost.csv with hardware, versions and commit. `--cases` measures only those with one of the words in its name.
+cost.csv with hardware, versions and commit. `--cases` measures only those with one of the words in its name.
 The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy with a fat tail. What a GPU takes is
 measured by gpu.py; rows of one here are those of an earlier form of this script.
 """
@@ -25,7 +25,7 @@ from bandpo import Band, Clip
 from bandpo.band import Divergence
 from bandpo.losses.metrics import Level
 from bandpo_runs.provenance import hardware, source_commit
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 SHAPE = (8, 4096)
 # What is compared with what.

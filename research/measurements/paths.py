@@ -1,9 +1,9 @@
 """Does each way of finding a bound pay? The whole loss, forward and backward, with it and without it.
 
-    python benchmarks/paths.py [NAME ...] [--repeat 40] [--write]
+    python -m research.measurements.paths [NAME ...] [--repeat 40] [--write]
 
 Both are timed in turns in one process, on one thread, over 8 x 4096 tokens of float32 unless the case says otherwise.
-Prints medians and their ratio; `--write` writes benchmarks/paths.csv. A way stays if it makes the loss at least 1.3
+Prints medians and their ratio; `--write` writes paths.csv. A way stays if it makes the loss at least 1.3
 times as fast in a case that users have, or if it is what makes the case possible at all.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cost import make
 from torch import Tensor
 
 import bandpo
@@ -27,7 +26,8 @@ from bandpo import Band
 from bandpo.band import Divergence, kl, operator, solver
 from bandpo.band.divergences import divergence
 from bandpo_runs.provenance import hardware, source_commit
-from csv_rows import write_rows
+from research.csv_rows import write_rows
+from research.measurements.cost import make
 
 ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["way", "case", "with_ms", "without_ms", "times_as_fast", "repeats", "hardware", "torch", "python", "commit"]

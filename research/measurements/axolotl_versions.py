@@ -1,11 +1,11 @@
 """Which releases of axolotl the plug-in works with: its tests under each, in an environment of that release's own.
 
-    python benchmarks/axolotl_versions.py [0.19.0] [--keep FOLDER] [--write]
+    python -m research.measurements.axolotl_versions [0.19.0] [--keep FOLDER] [--write]
 
 An environment is laid over the one that runs this command: axolotl is installed without what it names, then what a GRPO
 training on a CPU imports, in axolotl's own versions; the rest (torch, pytest, ...) is seen through. In it run the tests
 of tests/hosts/test_axolotl.py, which train a tiny model through axolotl's own `load_cfg` and `train`.
-`--write` replaces the rows of these releases in benchmarks/axolotl_versions.csv; the exit code is the worst row's.
+`--write` replaces the rows of these releases in axolotl_versions.csv; the exit code is the worst row's.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from trl_versions import overlay, pinned, test
 
 from bandpo_runs.provenance import source_commit
-from csv_rows import replace_rows
+from research.csv_rows import replace_rows
+from research.measurements.trl_versions import overlay, pinned, test
 
 RELEASES = ("0.19.0",)
 # With what they need, and alone.

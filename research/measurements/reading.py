@@ -2,8 +2,8 @@ r"""How much of what models and data sets write the scorer `math` reads.
 
     git clone https://github.com/QwenLM/Qwen2.5-Math sets/Qwen2.5-Math
     git clone https://github.com/ZubinGou/math-evaluation-harness sets/math-evaluation-harness
-    python benchmarks/reading.py sets              # the sets below, and every sets/*.jsonl
-    python benchmarks/reading.py sets --write      # and write it to benchmarks/reading.csv
+    python -m research.measurements.reading sets    # the sets below, and every sets/*.jsonl
+    python -m research.measurements.reading sets --write    # and write it to reading.csv
 
 A published solution is graded against what its own last box holds, as it is published and with `$..$` written
 `\(..\)`, so that nothing but the reading can fail. Answers of Qwen2.5-Math come with their own verdict. A file
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from bandpo_runs.data.golds import BOX, read_gold
 from bandpo_runs.provenance import source_commit
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 COLUMNS = ["set", "writing", "right", "read", "wrong", "rewarded", "math_verify", "commit"]
 Case = tuple[str, str, int]

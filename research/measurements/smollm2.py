@@ -1,11 +1,11 @@
 """Does a pretrained model learn? SmolLM2-135M-Instruct on chain_sum of reasoning_gym.
 
-    python -m benchmarks.smollm2 recipes/smollm2/band-kl.yaml [more recipes] [--seeds 0 1 2] [--set rounds=12 ...]
+    python -m research.measurements.smollm2 recipes/smollm2/band-kl.yaml [--seeds 0 1 2] [--set rounds=12 ...]
 
-A run gives rows in benchmarks/smollm2.csv: the share of right answers at temperature 1 before and after, on questions
+A run gives rows in smollm2.csv: the share of right answers at temperature 1 before and after, on questions
 that were not trained on, with 95 % intervals over questions; and the mean reward over all rounds of the training. A run
 that has its rows is not trained again, and one that was interrupted goes on. Rules are compared by
-research/measurements/smollm2_reuse.py, each with a learning rate of its own.
+smollm2_reuse.py, each with a learning rate of its own.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from bandpo_runs.config.recipe import RunConfig, load
 from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.statistics.intervals import Spread, clustered_error
 from bandpo_runs.training.on_trl import run
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.measurements.smollm2_reuse import right
 
 CSV = Path(__file__).with_suffix(".csv")

@@ -1,8 +1,8 @@
 """How often intervals of bandpo_runs.statistics hold the truth, how often its tests err, and the bias of estimators.
 
-    python benchmarks/interval_coverage.py [--trials 2000] [--write]    coverage, errors and bias, as rows
-    python benchmarks/interval_coverage.py --samples 1 --write     only what has so many samples a prompt
-    python benchmarks/interval_coverage.py --page                  the tables of research/pages/evaluation_measured.md
+    python -m research.measurements.interval_coverage [--trials 2000] [--write]    coverage, errors and bias, as rows
+    python -m research.measurements.interval_coverage --samples 1 --write    only what has so many samples a prompt
+    python -m research.measurements.interval_coverage --page    the tables of research/pages/evaluation_measured.md
 
 Made models: each prompt has its own chance of a right sample, drawn from a population. The truth is known: the mean of
 the chances of these prompts, or of the population. Rows: what was measured, of which population, prompts, samples, the
@@ -26,11 +26,11 @@ from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
 from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
-from csv_rows import read_rows, replace_rows
+from research.csv_rows import read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
-COMMAND = "python benchmarks/interval_coverage.py"
-ROWS, PAGE = HERE / "interval_coverage.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"
+COMMAND = "python -m research.measurements.interval_coverage"
+ROWS, PAGE = HERE / "interval_coverage.csv", HERE.parent / "pages" / "evaluation_measured.md"
 Row = dict[str, Any]
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 POPULATIONS: dict[str, Draw] = {

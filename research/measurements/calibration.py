@@ -1,6 +1,6 @@
 """How often the intervals of `bandpo calibrate` hold the true number, and how long it takes to find numbers.
 
-    python benchmarks/calibration.py [--trials 500] [--write]      coverage, as rows of calibration.csv, and one of time
+    python -m research.measurements.calibration [--trials 500] [--write]    rows of coverage, and one of time
 
 Made responses: the size of a token's critical number depends on its response too (`clustering` is the spread between
 responses over that within them), and lengths are uniform, or of a heavy tail. "rate": the number that leaves a share of
@@ -130,13 +130,13 @@ def main() -> None:
         print(*row.values(), flush=True)
     if args.write:
         from bandpo_runs.provenance import hardware, source_commit
-        from csv_rows import write_rows
+        from research.csv_rows import write_rows
 
         facts = {
             "hardware": hardware(gpu=False),
             "numpy": np.__version__,
             "commit": source_commit(),
-            "command": "python benchmarks/calibration.py --write",
+            "command": "python -m research.measurements.calibration --write",
         }
         write_rows(ROWS, [{**row, **facts} for row in rows])
 

@@ -1,7 +1,7 @@
 """Nothing is lost and nothing is there twice, whenever a command is killed: kills at random moments, and what was left.
 
-    python benchmarks/kills.py [KIND ...] [--n 300]    # train, eval, prepare, lab, train2; n kills, shared out
-    python benchmarks/kills.py --write                 # also a row a kind in benchmarks/kills.csv
+    python -m research.measurements.kills [KIND ...] [--n 300]    # train, eval, prepare, lab, train2; n in all
+    python -m research.measurements.kills --write    # also a row a kind in kills.csv
 
 Each kind is a small command. It runs once without a kill. Then it is started in a new folder, killed at a random moment
 of the time that it takes (three in four by KILL, else by TERM or HUP), and started again, until it comes to its end;
@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-ROWS = ROOT / "benchmarks" / "kills.csv"
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = Path(__file__).with_suffix(".csv")
 SHARES = {"train": 90, "eval": 70, "prepare": 60, "lab": 40, "train2": 40}
 WRONG = ("lost", "doubled", "differing", "left", "refused", "codes", "orphans")
 COLUMNS = ["kind", "kills", "kill", "term", "hup", "runs", "fell", *WRONG, "seed", "commit"]
@@ -368,7 +368,7 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=300, help="kills, shared out among the kinds (default: 300)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/kills"))
-    parser.add_argument("--write", action="store_true", help="a row a kind in benchmarks/kills.csv")
+    parser.add_argument("--write", action="store_true", help="a row a kind in kills.csv")
     args = parser.parse_args()
     if unknown := set(args.kinds) - set(SHARES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
@@ -381,7 +381,7 @@ def main() -> int:
     import bandpo_runs.data.preparation
     import bandpo_runs.evals.draw
     import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
-    from csv_rows import replace_rows
+    from research.csv_rows import replace_rows
 
     known = kinds(place / "home")
     commit = subprocess.check_output(["git", "log", "-1", "--format=%h", "--", "src"], cwd=ROOT, text=True).strip()

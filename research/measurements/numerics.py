@@ -1,11 +1,11 @@
 """The error budget of the band operator: errors of log r and of log(1 - q) over all float32 log-probabilities.
 
-    python benchmarks/numerics.py [--divergence kl ...] [--dtype float32] [--mode eager compiled] [--write]
-    python benchmarks/numerics.py --check [--write]     the reference itself against mpmath
-    python benchmarks/numerics.py --page                the tables of research/pages/numerics.md from the rows
+    python -m research.measurements.numerics [--divergence kl ...] [--dtype float32] [--mode eager compiled] [--write]
+    python -m research.measurements.numerics --check [--write]    the reference itself against mpmath
+    python -m research.measurements.numerics --page    the tables of research/pages/numerics.md from the rows
 
 For each divergence, radius and mode: 2^16 log-probabilities in each of the 255 float32 exponents (`--mantissas`), 2^4
-in each float64 exponent, and the special points. `--write` replaces those rows of benchmarks/numerics.csv that were
+in each float64 exponent, and the special points. `--write` replaces those rows of numerics.csv that were
 measured again, after each divergence, so a run that was stopped can go on with the divergences that are left.
 
 The reference is solved in numpy, in float64 for float32 bounds and in 80-bit floats for float64 bounds and near
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 import bandpo
 from bandpo.numerics import LOG_P_MAX, log1mexp
 from bandpo_runs.provenance import hardware, source_commit
-from csv_rows import read_rows, replace_rows
+from research.csv_rows import read_rows, replace_rows
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.
@@ -46,7 +46,7 @@ DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "je
 SOLVED = DIVERGENCES[5:]  # without a closed form
 RADII = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 1.0, 10.0, 1e3)
 HERE = Path(__file__).resolve().parent
-ROWS, PAGE = HERE / "numerics.csv", HERE.parent / "research" / "pages" / "numerics.md"
+ROWS, PAGE = HERE / "numerics.csv", HERE.parent / "pages" / "numerics.md"
 # Below this log p the reference is the limit p -> 0, which is then exact to e^-300.
 DEEP = -600.0
 # Below it the operator does not solve but continues by the limit; errors there are a column of their own.
@@ -524,7 +524,7 @@ def sweep(
 
 def check(name: str, dtype: Any, count: int, radii: Sequence[float] = RADII, seed: int = 0) -> dict[str, Any]:
     """The budget of the reference for this dtype: so many random log-probabilities and all special ones, by mpmath."""
-    sys.path.insert(0, str(HERE.parent / "tests"))
+    sys.path.insert(0, str(HERE.parents[1] / "tests"))
     from oracle import GENERATORS as DEFINITIONS  # pyright: ignore[reportMissingImports]
     from oracle import power  # pyright: ignore[reportMissingImports]
 

@@ -1,7 +1,7 @@
 """Every command ends by a signal: TERM, HUP and INT at random moments of its first 20 seconds, and what came of each.
 
-    python benchmarks/signals.py [COMMAND ...]     # 40 signals for the five that run long, 10 for every other command
-    python benchmarks/signals.py --write           # also a row a signal in benchmarks/signals.csv
+    python -m research.measurements.signals [COMMAND ...]    # 40 signals for five that run long, else 10
+    python -m research.measurements.signals --write    # also a row a signal in signals.csv
 
 Every second signal meets a command as a user starts it, the others a copy of this process, which has imported
 everything: there the first seconds are those of the work. A moment is drawn up to 20 seconds, or to the end of a
@@ -27,11 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kills
+from research.csv_rows import replace_rows
+from research.measurements import kills
 
-from csv_rows import replace_rows
-
-ROWS = kills.ROOT / "benchmarks" / "signals.csv"
+ROWS = Path(__file__).with_suffix(".csv")
 COLUMNS = ["command", "started", "signal", "at", "code", "seconds", "outcome", "commit"]
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 SPAN, MANY, FEW, LONG = 20.0, 40, 10, ("train", "eval", "watch", "report", "score")
@@ -158,7 +157,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="COMMAND", help="(default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/signals"))
-    parser.add_argument("--write", action="store_true", help="a row a signal in benchmarks/signals.csv")
+    parser.add_argument("--write", action="store_true", help="a row a signal in signals.csv")
     args = parser.parse_args()
     place = args.output.resolve()
     os.environ |= {"BANDPO_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

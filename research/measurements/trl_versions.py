@@ -1,6 +1,6 @@
 """Which releases of TRL the trainer works with: its tests under each, in an environment of that release's own.
 
-    python benchmarks/trl_versions.py [1.9.2 ...] [--of-its-time] [--keep FOLDER] [--write]
+    python -m research.measurements.trl_versions [1.9.2 ...] [--of-its-time] [--keep FOLDER] [--write]
 
 Each release is tried with the transformers of its time and with the newest one, which pip takes where only TRL is
 pinned. An environment is laid over the one that runs this command: TRL, transformers, and what these two want otherwise
@@ -8,7 +8,7 @@ are installed anew, the rest (torch, datasets, accelerate, pytest, ...) is seen 
 TRL (tests/integrations/test_trl.py and test_trl_objectives.py) and, from TRL 1.0 on, `bandpo train`
 (tests/training/test_on_trl.py); warnings of old releases do not count. Beside them each subclass of GRPOTrainer that
 the release has (test_trl_subclasses.py): it has its own weights under `Clip`, bit for bit, or is refused by name.
-`--write` replaces the rows of these releases in benchmarks/trl_versions.csv; the exit code is that of the worst row.
+`--write` replaces the rows of these releases in trl_versions.csv; the exit code is that of the worst row.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from bandpo_runs.provenance import source_commit
-from csv_rows import replace_rows
+from research.csv_rows import replace_rows
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # The last patch of every minor, and a transformers from the days of its release.
 RELEASES = {
     "0.24.0": "4.57.1",

@@ -1,7 +1,7 @@
 """What the commands make of logs and samples that others wrote, in public repositories.
 
-    python benchmarks/logs.py clones           # clones: a folder with a git directory OWNER+NAME/repo of each below
-    python benchmarks/logs.py clones --write   # and write it to benchmarks/logs.csv
+    python -m research.measurements.logs clones    # clones: a folder with a git directory OWNER+NAME/repo of each below
+    python -m research.measurements.logs clones --write    # and write it to logs.csv
 
 Event files need the extra `trackers`, and logs of inspect_ai the extra `inspect`. The files themselves are not kept.
 A row has the command, its exit code, and of its output the numbers, or the error without the name of the file.
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bandpo_runs.provenance import source_commit
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 COLUMNS = ["kind", "repository", "at", "path", "command", "code", "result", "commit"]
 GRPO = "expert_guy/post_training_project/threestage/stage2_output"

@@ -1,13 +1,13 @@
 """Which releases of verl the loss works with: its tests under each, in an environment of that release's own.
 
-    python benchmarks/verl_versions.py [0.8.0 ...] [--keep FOLDER] [--write]
+    python -m research.measurements.verl_versions [0.8.0 ...] [--keep FOLDER] [--write]
 
 Run it where the tests of tests/cluster run (`verl` in .ci/stages): an environment is laid over that one, verl alone is
 installed anew, without what it names, and the rest (torch for CPUs, transformers, Ray, ...) is seen through. So the
 rows say nothing about the packages of that release's time. In it run the tests of tests/cluster that need no Ray: the
 three settings and the refusals through verl's configuration classes, loss and gradient against verl's own losses, and
 verl's own worker (FSDP 2, gloo, one and two processes, four updates).
-`--write` replaces the rows of these releases in benchmarks/verl_versions.csv; the exit code is that of the worst row.
+`--write` replaces the rows of these releases in verl_versions.csv; the exit code is that of the worst row.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 
 from packaging.version import Version
-from trl_versions import ROOT, overlay, test
 
 from bandpo_runs.provenance import source_commit
-from csv_rows import replace_rows
+from research.csv_rows import replace_rows
+from research.measurements.trl_versions import ROOT, overlay, test
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1")
 # The tests, and which of them a release cannot run. Before 0.9 verl checks its settings after Ray has begun, and has no

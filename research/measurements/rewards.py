@@ -1,9 +1,9 @@
 r"""How fast the scorer `math` is, and what hostile answers do to it.
 
-    python benchmarks/rewards.py                     # 1,000 made answers, and more such
-    python benchmarks/rewards.py --hostile 100000    # as many hostile strings
-    python benchmarks/rewards.py --million 1000000   # as many generated answers of all kinds; goes on where it stopped
-    python benchmarks/rewards.py ... --write         # and append rows to benchmarks/rewards.csv
+    python -m research.measurements.rewards    # 1,000 made answers, and more such
+    python -m research.measurements.rewards --hostile 100000    # as many hostile strings
+    python -m research.measurements.rewards --million 1000000    # as many generated answers; goes on where it stopped
+    python -m research.measurements.rewards ... --write    # and append rows to rewards.csv
 
 An answer is 200 to 4,000 tokens of reasoning, at 4 characters a token, and a last line: a third are wrong, a tenth
 cannot be parsed. Of the right answers 7 in 10 are whole numbers, 1 in 10 are decimals or fractions, 2 in 10 need a
@@ -39,7 +39,7 @@ from bandpo.rewards import grading
 from bandpo.rewards.workers import comparisons
 from bandpo.rewards.workers.pool import Stopped
 from bandpo_runs.provenance import hardware, source_commit
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 

@@ -1,10 +1,10 @@
 """What bandpo does on a GPU: fills half an hour of one card by itself, the most telling first.
 
-    python benchmarks/gpu.py [--minutes 30] [--smollm2 smollm2] [--only PART ...]
-    python benchmarks/gpu.py --device cpu --only memory      # as exact on a CPU: peaks, and times of fewer tokens
-    python benchmarks/gpu.py --device cpu --tiny             # all but graphs, in seconds; the numbers say nothing
+    python -m research.measurements.gpu [--minutes 30] [--smollm2 smollm2] [--only PART ...]
+    python -m research.measurements.gpu --device cpu --only memory    # on a CPU: peaks, and times of fewer tokens
+    python -m research.measurements.gpu --device cpu --tiny    # all but graphs, in seconds; the numbers say nothing
 
-It needs no network. Rows go to benchmarks/gpu.csv, case by case. A case that has rows of this hardware, torch and
+It needs no network. Rows go to gpu.csv, case by case. A case that has rows of this hardware, torch and
 commit is left out: after an interruption the same command goes on. Each part has a share of the time, and hands on what
 it leaves. A case whose time is over is stopped, has no row, and is named at the end. A failure is a row with its error,
 and the rest goes on. The exit status is 1 after a failure, and after a number beyond its `at_most`.
@@ -42,8 +42,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cost
-import numerics
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,9 +53,10 @@ import bandpo
 from bandpo.losses import token_logps
 from bandpo.losses.nodes import method, methods
 from bandpo_runs.provenance import hardware, source_commit
-from csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
+from research.measurements import cost, numerics
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests")]
 import textbook  # noqa: E402
 
@@ -399,12 +398,11 @@ def head(name: str, on: Setting) -> Iterator[Row]:
 
 
 def lab(name: str, on: Setting) -> Iterator[Row]:
-    from lab import NAMES, row_of
-
     from bandpo_runs import toy
     from bandpo_runs.reports.runs import read_runs
     from bandpo_runs.training.on_trl import run
     from bandpo_runs.training.side_by_side import plan
+    from research.measurements.lab import NAMES, row_of
 
     scene, rule = name.split()
     changes: dict[str, Any] = {"trainer": {"use_cpu": on.device == "cpu"}, "save_every": 0}

@@ -1,10 +1,10 @@
 r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness is plain to see.
 
-    python benchmarks/scorers.py            # what the scorers of this environment say
-    python benchmarks/scorers.py --write    # and write it to benchmarks/scorers.csv; columns of others stay as they are
-    python benchmarks/scorers.py --tricky    # what `math` misjudges of benchmarks/tricky.yaml, in four forms
-    python benchmarks/scorers.py --tricky --write    # and write it to benchmarks/tricky.csv, tricky_counts.csv
-    python benchmarks/scorers.py --page     # research/pages/scorers.md from the rows
+    python -m research.measurements.scorers    # what the scorers of this environment say
+    python -m research.measurements.scorers --write    # and write it to scorers.csv; columns of others stay as they are
+    python -m research.measurements.scorers --tricky    # what `math` misjudges of tricky.yaml, in four forms
+    python -m research.measurements.scorers --tricky --write    # and write it to tricky.csv, tricky_counts.csv
+    python -m research.measurements.scorers --page    # research/pages/scorers.md from the rows
 
 TRL's scorer needs the environment of `constraints/base.txt`, verl's two that of `constraints/verl.txt`.
 """
@@ -21,13 +21,13 @@ from typing import NamedTuple
 import yaml
 
 from bandpo.rewards.grading import grade
-from csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
 READING = Path(__file__).with_name("reading.csv")
 COUNTS = Path(__file__).with_name("tricky_counts.csv")
-ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "research" / "pages" / "scorers.md"
+ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "research/pages/scorers.md"
 
 # (text, right answer, whether a reader would call it right)
 CASES = [
@@ -125,14 +125,14 @@ sentence such as "She has 7 apples". An answer of more than 500 characters is no
 Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
 right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults.
 Answers of models have the verdict of whoever published them, or math-verify's where there is none.
-benchmarks/reading.py names their sources, and benchmarks/reading.csv has each set.
+[reading.py](../measurements/reading.py) names their sources, and [its rows](../measurements/reading.csv) have each set.
 
 The rewarded wrong ones were looked at: nearly all state the right answer in another form, such as `10^{-8}` for 1e-8,
 a finite decimal for a mixed number, the same list in another order, or a JSON field that the publisher did not read.
 Not read are mostly sentences without any of the forms above, as a base model writes, texts that were cut off, and
 numbers that were to be rounded.
 
-    python benchmarks/reading.py sets --write
+    python -m research.measurements.reading sets --write
 
 ## What is right
 
@@ -163,13 +163,13 @@ time and 1 GiB for a comparison.
 
 ## Tricky answers
 
-benchmarks/tricky.yaml has answers with a verdict that was written before they were graded. They are graded in four
-forms; those with delimiters, a box, Markdown or several lines of their own only behind "Answer:". The scorer was
-made with them, so this is a test of it, no estimate; benchmarks/tricky.csv has the misjudged ones.
+[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. They are graded in
+four forms; those with delimiters, a box, Markdown or several lines of their own only behind "Answer:". The scorer was
+made with them, so this is a test of it, no estimate; [these](../measurements/tricky.csv) are misjudged.
 
 {tricky}
 
-    python benchmarks/scorers.py --tricky --write
+    python -m research.measurements.scorers --tricky --write
 
 ## dapo-strict
 
@@ -183,9 +183,9 @@ answers; tests/cluster/test_verl_rewards.py repeats it on 8,000.
 
 {speed}
 
-    python benchmarks/rewards.py --write
-    python benchmarks/rewards.py --hostile 100000 --write
-    python benchmarks/rewards.py --million 1000000 --write
+    python -m research.measurements.rewards --write
+    python -m research.measurements.rewards --hostile 100000 --write
+    python -m research.measurements.rewards --million 1000000 --write
     python -m research.measurements.constants --count 100000    # is any answer right for two questions?
 
 Every answer gets a grade and a status, and none ends a run: `ok`; `unparsed`, where nothing can be read; `timeout`,
@@ -194,10 +194,10 @@ failed, which a `RuntimeWarning` tells: please report it. TRL logs their shares 
 
 ## Where scorers disagree
 
-A reader judged {cases} short answers; benchmarks/scorers.csv has them. Not what the reader says: {wrong}
+A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says: {wrong}
 
-    python benchmarks/scorers.py --write    # in an environment with TRL, and in one with verl
-    python benchmarks/scorers.py --page
+    python -m research.measurements.scorers --write    # in an environment with TRL, and in one with verl
+    python -m research.measurements.scorers --page
 """
 
 
@@ -313,7 +313,7 @@ def page() -> str:
 
 
 def _speed() -> str:
-    rows = {row["case"]: row for row in read_rows(ROOT / "benchmarks" / "rewards.csv")}  # the latest of each
+    rows = {row["case"]: row for row in read_rows(ROWS.with_name("rewards.csv"))}  # the latest of each
     lines = [
         "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
         "|---|---|---|---|---|",

@@ -1,7 +1,7 @@
-"""The lab over five seeds, both scenes and several learning rates: one row a run in benchmarks/lab.csv.
+"""The lab over five seeds, both scenes and several learning rates: one row a run in lab.csv.
 
-    python benchmarks/lab.py [SWEEP ...] [-o runs/bench] [--jobs 2]
-    python benchmarks/lab.py --table          print the rows as Markdown tables
+    python -m research.measurements.lab [SWEEP ...] [-o runs/bench] [--jobs 2]
+    python -m research.measurements.lab --table    print the rows as Markdown tables
 
 Runs that have a row are not repeated, so an interrupted sweep goes on with the same command. `--rows FOLDER` only turns
 finished runs into rows. A number that was not reached is empty; `censored_at` then says how far the run went.
@@ -16,7 +16,7 @@ from typing import Any
 from bandpo.losses import method
 from bandpo_runs.reports.runs import NUMBERS, Run, read_runs, summarize
 from bandpo_runs.training.side_by_side import plan, run_all
-from csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)
@@ -154,7 +154,7 @@ def main() -> None:
             jobs = plan(scene, METHODS, [seed], args.output / name, overrides)
             jobs = [job for job in jobs if (scene, rate, job.config.label, seed, rounds) not in have]
             if jobs:
-                command = f"python benchmarks/lab.py {name}"
+                command = f"python -m research.measurements.lab {name}"
                 run_all(jobs, workers=args.jobs, resume=True, command=command, on_row=lambda job, row: None, say=print)
                 write([job.folder for job in jobs])
 

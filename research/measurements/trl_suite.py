@@ -1,7 +1,7 @@
 """TRL's own tests of its GRPOTrainer, with BandPOTrainer in its place.
 
     git clone --depth 1 --branch v1.16.0 https://github.com/huggingface/trl      # the installed release
-    python benchmarks/trl_suite.py trl [--uses 2] [--write] [-k EXPRESSION]
+    python -m research.measurements.trl_suite trl [--uses 2] [--write] [-k EXPRESSION]
 
 tests/test_grpo_trainer.py of that folder runs twice, with GRPOTrainer itself and with BandPOTrainer under the rule that
 each test's epsilons are. With `--uses 2` each batch is used twice as often, so that clips act. The models and data that
@@ -14,7 +14,7 @@ test then is
     not here  skipped or failed under GRPOTrainer too: vision models, vLLM, a GPU, Liger
     failed    under BandPOTrainer only
 
-`--write` appends a row to benchmarks/trl_suite.csv. This file is also the plug-in that the two runs of pytest load.
+`--write` appends a row to trl_suite.csv. This file is also the plug-in that the two runs of pytest load.
 """
 
 import argparse
@@ -285,7 +285,7 @@ def main() -> None:
     import trl
 
     from bandpo_runs.provenance import source_commit
-    from csv_rows import write_rows
+    from research.csv_rows import write_rows
 
     suite = (args.folder / "VERSION").read_text().strip()
     git = subprocess.run(["git", "-C", args.folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)

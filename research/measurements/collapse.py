@@ -1,8 +1,8 @@
 """False alarms and delay of the collapse detector, on made logs and on runs of the lab.
 
-    python benchmarks/collapse.py [--trials 100] [--write]           made logs
-    python benchmarks/collapse.py --runs FOLDER... [--write]         runs of the lab: what it says of each
-    python benchmarks/collapse.py --page                             the tables of research/pages/evaluation_measured.md
+    python -m research.measurements.collapse [--trials 100] [--write]    made logs
+    python -m research.measurements.collapse --runs FOLDER... [--write]    runs of the lab: what it says of each
+    python -m research.measurements.collapse --page    the tables of research/pages/evaluation_measured.md
 
 Made logs: reward and entropy with noise that is correlated from point to point. `rate_certain` is the share of logs in
 which a lasting collapse is found, entropy and all; of healthy ones that is the rate of false alarms. Of
@@ -26,10 +26,10 @@ import numpy as np
 from bandpo_runs.evals.results import read_log
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
-from csv_rows import read_rows, replace_rows
+from research.csv_rows import read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
-ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "research" / "pages" / "evaluation_measured.md"
+ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "pages" / "evaluation_measured.md"
 HEALTHY = (
     "rises",
     "flat",
@@ -159,7 +159,7 @@ def main() -> int:
     for row in rows:
         print(*(f"{value!s:>8}" for value in row.values()))
     if args.write:
-        command = f"python benchmarks/collapse.py {'--runs RUNS ' if args.runs else ''}--write"
+        command = f"python -m research.measurements.collapse {'--runs RUNS ' if args.runs else ''}--write"
         facts = {"hardware": hardware(gpu=False), "commit": source_commit()}
         rows = [{**row, **facts, "command": command} for row in rows]
         columns = (*next(made_rows(1)), *facts, "command")

@@ -1,6 +1,6 @@
 """Run the doctor on example configurations of the trainers themselves, as they are and with bandpo's lines.
 
-    python benchmarks/host_configs.py FOLDER        # writes benchmarks/host_configs.csv
+    python -m research.measurements.host_configs FOLDER    # writes host_configs.csv
 
 FOLDER has a clone of each repository below, bare or not, in a folder of its name, or else its files. Nothing of them is
 run or kept: a row says what the doctor said. Lines that are added stand in a file beside the configuration.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bandpo.errors import UserError
 from bandpo_runs.training import examine
-from csv_rows import write_rows
+from research.csv_rows import write_rows
 
 NODE = "{type: band, divergence: kl, delta: 0.05}"
 LOSS = "actor_rollout_ref.actor.policy_loss"
