@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,9 +14,7 @@ import pytest
 import yaml
 from contests import FakeWorlds, node_of
 
-import bandpo
 import research.worlds
-from research.bench import read_contest
 from research.bench.__main__ import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -98,27 +95,6 @@ def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys, mo
     assert "Of its 472 training runs none is missing." in capsys.readouterr().err
 
 
-def test_what_was_widened_is_told(worlds, capsys):
-    worlds.best_up = 1000.0
-    assert main(["small.yaml"]) == 0
-    out = capsys.readouterr().out
-    told = "clip (rare and noisy, none): up was at the edge of its grid, which was widened up to 3.2"
-    assert f"  {told}; up is at the upper edge" in out
-    lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
-    assert ["clip", "up 3.2, learning rate 0.02; 3 settings more than the 15 of all, in a wider grid"] in lines
-    assert ["band", "delta 0.01, learning rate 0.02"] in lines
-    assert "15 settings were tried of each family, and up to 3 more where a grid was widened." in out
-    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"][0]["families"]
-    assert {each["family"]: (each["searched"], each["more"]) for each in kept} == {"clip": (15, 3), "band": (15, 0)}
-
-
-def test_an_edge_is_told_too_where_settings_are_drawn_and_nothing_is_widened(worlds, capsys):
-    worlds.best_up = 1000.0
-    Path("drawn.yaml").write_text(yaml.safe_dump(node_of(settings=14)))
-    assert main(["drawn.yaml"]) == 0
-    assert "  clip (rare and noisy, none): up is at the upper edge of its grid" in capsys.readouterr().out
-
-
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     assert main(["small.yaml", "--smoke", "--only", "band", "-o", "here"]) == 0
     out = capsys.readouterr().out
@@ -127,18 +103,6 @@ def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     assert "1 setting more than the 2 of all, in a wider grid" in out
     assert "at the edge" not in out
     assert sorted(path.name for path in Path("here").iterdir()) == ["rows.jsonl", "smoke.json"]
-
-
-def test_some_families_alone_leave_the_results_of_all(worlds, capsys):
-    assert main(["small.yaml", "-o", "here", "--json"]) == 0
-    capsys.readouterr()
-    whole = Path("here/results.json").read_bytes()
-    assert main(["small.yaml", "-o", "here", "--only", "band"]) == 0
-    out = capsys.readouterr().out
-    assert "Some families alone (--only): p is adjusted for them and not for all" in out
-    assert out.splitlines()[-1] == "rows here/rows.jsonl, numbers here/results-only.json"
-    assert Path("here/results.json").read_bytes() == whole
-    assert Path("here/results-only.json").exists()
 
 
 def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypatch):
@@ -168,49 +132,6 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
     assert np.mean(rows[key]["final"]) == pytest.approx(weighted["value"]["value"])
 
 
-def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    monkeypatch.setattr("research.bench.show.seconds_a_run", lambda contest: 3.0)
-    assert main(["small.yaml", "--jobs", "64"]) == 0
-    assert "472 training runs of about 3 s: about 8 min on 3 cores" in capsys.readouterr().out
-
-
-def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
-    node = node_of(settings=2)
-    node["stages"]["best"] = 10
-    Path("few.yaml").write_text(yaml.safe_dump(node))
-    assert main(["few.yaml"]) == 0
-    assert "2 settings are tried on 4 seeds, the best 2 on 6 others" in capsys.readouterr().out
-    Path("few.yaml").write_text(yaml.safe_dump({**node, "settings": 1}))
-    assert main(["few.yaml"]) == 0
-    out = capsys.readouterr().out
-    assert "1 setting is tried on 4 seeds" in out
-    assert "1 setting was tried of each family. p:" in out
-
-
-def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch):
-    """It earns 0; of what is not a reward it has no mean."""
-    plain = worlds.train
-
-    def broken(scene, learners, seeds, **options):
-        found = plain(scene, learners, seeds, **options)
-        for i, learner in enumerate(learners):
-            if isinstance(learner.objective.trust_region, bandpo.Band):
-                found["final"][i] = found["half"][i] = found["work"][i] = math.nan
-        return found
-
-    monkeypatch.setattr(research.worlds, "train", broken)
-    assert main(["small.yaml", "-o", "here"]) == 0
-    rows = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
-    band = next(row for row in rows if row[0] == "band" and len(row) == 7)
-    assert (band[1], band[5], band[6]) == ("0.000", "100.0 %", "-")
-    kept = json.loads(Path("here/results.json").read_text())["tables"][0]["families"]
-    means = kept[1]["means"]
-    assert (means["final"], means["half"]) == (0, None)
-    assert means["mean"] > 0.1
-    assert set(kept[1]["profile"].values()) == {0}
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -227,22 +148,6 @@ def test_a_mistake_is_one_line(worlds, capsys, arguments, told):
     assert main([*arguments]) == 2
     assert told in capsys.readouterr().err
     assert not worlds.runs
-
-
-def test_the_contest_of_the_repository_is_fair_and_affordable():
-    contest = read_contest(BOTH)
-    assert (len(contest.families), len(contest.controls), contest.searched) == (13, 8, 144)
-    assert contest.families[0].name == contest.baseline
-    assert contest.fewest_runs < 600_000  # at 5 ms each 50 minutes of one core
-    assert all(why is None for why in map(_why_not, contest.families))
-
-
-def _why_not(family):
-    """Why the fast engine cannot run it."""
-    from research.bench.contest import Control, grid_of, learner_of
-
-    point = grid_of({**family.grid, "learning_rate": (0.02,)})[0]
-    return research.worlds.why_not_numba(research.worlds.Learner(**learner_of(family, Control(name="none"), point)))
 
 
 @pytest.mark.slow
@@ -280,15 +185,6 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
     assert rows.read_bytes()[: before.rfind(b"\n")] == before[: before.rfind(b"\n")]
     written = [sorted((tmp_path / name / "rows.jsonl").read_bytes().splitlines()) for name in ("killed", "whole")]
     assert written[0] == written[1]
-
-
-def test_without_numba_one_line_says_what_it_takes(worlds, capsys, monkeypatch):
-    monkeypatch.setattr("research.bench.show.find_spec", lambda name: None)
-    assert main(["small.yaml"]) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert re.match(
-        r"numba, which is not installed, .*pip install .* That is 472 training runs of .*: about .* on", line
-    )
 
 
 @pytest.mark.slow

@@ -106,51 +106,11 @@ def test_a_wider_grid_is_searched_around_the_choice(worlds):
     assert found.more == len(points) == 6 * len(lows) - 2
 
 
-def test_a_grid_that_can_go_no_further_is_told(worlds):
-    node = node_of()
-    node["families"][0] = {
-        "name": "clip", "objective": {"type": "clip", "eps_low": "$low", "eps_high": 0.4},
-        "grid": {"low": [0.1, 0.2, 0.4, 0.8, 1.0]},
-    }  # fmt: skip
-    worlds.best_up, run_of = 0.4, run
-
-    def lower_is_worse(cells, what, more=False):
-        rows = run_of(cells, what)
-        for each in cells:
-            if '"clip"' in each.learner and '"eps_low": 1.0' in each.learner:
-                rows[each.key]["final"] = [x + 0.2 for x in rows[each.key]["final"]]
-        return rows
-
-    found = only_table(decide(make_contest(node), lower_is_worse))["clip"].judged
-    assert (found.point["low"], found.more) == (1.0, 0)
-    assert found.edges == ("low can go no further than its grid",)
-
-
 def test_beyond_two_edges_only_settings_that_are_allowed_together_are_tried():
     axes = {"low": (0.05, 0.1), "high": (0.3, 0.45), "learning_rate": (0.02,)}
     chosen: dict[str, Any] = {"low": 0.1, "high": 0.3, "learning_rate": 0.02}
     points = widened(axes, chosen, lambda point: float(point["low"]) < float(point["high"])).points
     assert [(point["low"], point["high"]) for point in points] == [(0.1, 0.3), (0.1, 0.2), (0.2, 0.3)]
-
-
-def test_infinity_is_no_edge(worlds):
-    worlds.best_up = 1e9
-    node = node_of()
-    node["families"][0]["grid"] = {"up": [0.1, 0.2, 0.4, 1.6, 1000000.0]}
-    assert only_table(decide(make_contest(node), run))["clip"].judged.more == 3
-    worlds.best_up = 0.4
-    node["families"][0]["grid"] = {"up": [0.1, 0.2, 0.4, 1.6, float("inf")]}
-
-    def wide_is_best(cells, what, more=False):
-        rows = {}
-        for each in cells:
-            wide = "Infinity" in each.learner
-            (row,) = run_cells([dataclasses.replace(each, learner=each.learner.replace("Infinity", "0.4"))])
-            rows[each.key] = {**row, "final": [x + wide for x in row["final"]]}
-        return rows
-
-    found = only_table(decide(make_contest(node), wide_is_best))["clip"].judged
-    assert (found.point["up"], found.more, found.edges) == (float("inf"), 0, ())
 
 
 def test_one_setting_for_all_worlds_or_one_for_each(worlds):
@@ -265,21 +225,6 @@ def test_a_run_is_lost_by_its_rare_strategy_whatever_it_earns_and_whatever_is_co
     assert found["clip"].value.value == pytest.approx(0.05)
 
 
-def test_the_interquartile_means_and_their_difference_leave_the_outer_half_out():
-    rng = np.random.default_rng(4)
-    x, y = rng.normal(0, 1, (2, 40)) ** 3
-    found = compare(
-        [judged(values={"final": y[None]}), judged("band", values={"final": x[None]})], "clip", "final", 0.5
-    )
-    band, clip = (next(one for one in found if one.judged.family == name) for name in ("band", "clip"))
-    inner = [scipy.stats.trim_mean(z, 0.25) for z in (x, y)]
-    assert (band.middle.value, clip.middle.value) == pytest.approx(tuple(inner))
-    assert band.middle_difference is not None
-    assert band.middle_difference.value == pytest.approx(inner[0] - inner[1])
-    assert abs(band.middle_difference.value - (x.mean() - y.mean())) > 0.1
-    assert band.middle_difference.low < band.middle_difference.value < band.middle_difference.high
-
-
 def test_a_reward_that_is_not_finite_counts_as_0_and_another_number_not(worlds):
     def broken(cells, what, more=False):
         rows = run(cells, what)
@@ -295,12 +240,6 @@ def test_a_reward_that_is_not_finite_counts_as_0_and_another_number_not(worlds):
     table = only_table(decide(make_contest(node_of(widen=False)), broken))
     assert (table["band"].value.value, table["band"].lost.value, table["band"].half) == (0.75, 0.25, 12)
     assert table["clip"].judged.point["up"] != 0.4
-
-
-def test_what_no_run_has_has_no_mean():
-    none = judged(values={**judged().values, "half": np.full((1, 40), np.nan)})
-    (found,) = compare([none], "clip", "final", 0.5)
-    assert found.half is None
 
 
 def test_p_values_are_adjusted_for_the_number_of_families():

@@ -164,13 +164,6 @@ def test_pairs_are_drawn_together():
     assert apart.high - apart.low > 0.5
 
 
-def test_the_bootstrap_is_the_same_however_much_memory_it_takes(monkeypatch):
-    x = np.random.default_rng(6).normal(size=(2, 40))
-    found = bootstrap(lambda each: interquartile_mean(each, (-2, -1)), x, resamples=300)
-    monkeypatch.setattr("research.statistics._AT_ONCE", 3000)
-    assert bootstrap(lambda each: interquartile_mean(each, (-2, -1)), x, resamples=300) == found
-
-
 @pytest.mark.parametrize(
     ("samples", "options", "told"),
     [

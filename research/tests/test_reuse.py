@@ -1,10 +1,7 @@
 """The contests over the number of uses of each answer, and on what share of tokens a rule acts."""
 
 import csv
-import dataclasses
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,14 +11,11 @@ from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares
-from research.measurements.sampler import measured
 from research.report.rows import Pair, judged, kept
 from research.worlds import Learner, scene
-from research.worlds.learner import ANCHORS
-from research.worlds.scenes import SAMPLERS
 
 FOLDER = Path(__file__).parents[1] / "contests"
-NAMES = ("once", "controls", "eight", "more", "more_controls", "others", "others_controls", "rare_controls")
+NAMES = ("once", "controls", "eight", "more", "others", "others_controls", "rare_controls")
 ONCE = read_contest(FOLDER / "reuse_once.yaml")
 
 
@@ -42,64 +36,9 @@ def test_every_contest_has_the_same_rules_and_the_same_answers(name):
     assert {each.epochs for each in scenes} <= {1, 2, 4, 8}
 
 
-def test_each_world_is_at_one_to_eight_uses_at_equal_steps_and_at_four_mini_batches():
-    found = {}
-    for name in ("once", "eight", "more", "others"):
-        for world in read_contest(FOLDER / f"reuse_{name}.yaml").worlds:
-            found.setdefault(world["base"], set()).add((scene(world).epochs, scene(world).minibatches))
-    every = {(1, 16), (2, 8), (4, 4), (8, 2), *itertools.product((1, 2, 8), (4,))}
-    assert found == dict.fromkeys(("calibrated", "rare and noisy", "fork"), every)
-
-
-def test_the_relaxed_band_is_in_all_worlds_of_the_others_on_their_seeds():
-    relaxed, *others = (
-        read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("relaxed", "once", "eight", "more", "others")
-    )
-    assert sorted(map(str, relaxed.worlds)) == sorted(str(world) for each in others for world in each.worlds)
-    assert {each.stages.judge.first for each in others} == {relaxed.stages.judge.first}
-
-
-def test_tighter_clips_and_bands_are_in_the_same_worlds_on_the_same_seeds():
-    narrow, others = (read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("rare_narrow", "others"))
-    rare = [world for world in others.worlds if world["base"] == "rare and noisy"]
-    assert sorted(map(str, narrow.worlds)) == sorted(map(str, rare))
-    assert narrow.stages == others.stages
-
-
-def test_age_and_sampler_are_of_the_first_world_at_one_use():
-    first = scene(ONCE.worlds[0])
-    for name, field in (("stale", "stale"), ("sampler", "sampler")):
-        read = read_contest(FOLDER / f"reuse_{name}.yaml")
-        changed = [getattr(scene(world), field) for world in read.worlds]
-        assert [scene(world) for world in read.worlds] == [dataclasses.replace(first, **{field: x}) for x in changed]
-        assert changed == ([1, 2, 3, 4] if name == "stale" else list(SAMPLERS))
-        assert (read.baseline, read.stages.judge.first) == (ONCE.baseline, ONCE.stages.judge.first)
-    assert [control.anchor for control in read.controls] == list(ANCHORS)
-
-
-def test_the_measured_sampler_is_as_near_as_its_dtype():
-    small = {"base": "rare and noisy", "rounds": 2, "p_work": 0.2}
-    near, far, exact = (measured({**small, "sampler": x}, range(1))[0] for x in ("bfloat16", "float8_e5m2", None))
-    assert not exact.any()
-    assert (10 * near[:, :2] < far[:, :2]).all()
-    assert (near[:, 1] < near[:, 0] ** 2 * 10).all()  # a divergence is of second order
-
-
 def test_each_judged_rule_of_these_contests_has_its_share_of_tokens():
     every = {(*one.place, one.told["family"], one.setting) for one in kept() if one.place[0].startswith("reuse")}
     assert {tuple(row[name] for name in reuse_rates.COLUMNS[:5]) for row in reuse_rates.read_rows(CSV)} == every
-
-
-def test_a_share_is_of_the_setting_that_a_contest_chose_last(tmp_path, monkeypatch):
-    told = dict(zip(reuse_rates.COLUMNS, ("reuse once", "w", "none", "Clip", "first choice", *[1] * 5), strict=True))
-    monkeypatch.setattr(reuse_rates, "CSV", tmp_path / "rates.csv")
-    monkeypatch.setattr(reuse_rates, "wanted", lambda one: 1)
-    monkeypatch.setattr(reuse_rates, "row_of", lambda one: told | {"setting": one.setting})
-    for chosen in ("first choice", "second choice"):
-        one = SimpleNamespace(place=("reuse once", "w", "none"), told={"family": "Clip"}, setting=chosen)
-        monkeypatch.setattr(reuse_rates, "kept", lambda one=one: [one])
-        reuse_rates.main()
-        assert [row["setting"] for row in reuse_rates.read_rows(reuse_rates.CSV)] == [chosen]
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():

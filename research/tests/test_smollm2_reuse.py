@@ -6,8 +6,7 @@ import re
 import statistics
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -124,54 +123,6 @@ def test_runs_are_handed_out_one_by_one(hand_out, capsys):
     assert sorted(begun) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
     assert len(read_rows(smollm2_reuse.CSV)) == 14
     assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
-
-
-def test_no_run_judges_while_a_search_goes_on(hand_out):
-    """A rate that is far behind on one seed comes back with another, which was under way."""
-    begun, judging = [], threading.Event()
-
-    def right(rate, seed):
-        begun.append((seed, rate))
-        if seed >= 100:
-            judging.set()
-        if (rate, seed) == (4e-5, 1):
-            judging.wait(2)
-        return {0: 0.3, 1: 0.9, 2: 0.9}.get(seed, 0.5) if rate == 4e-5 else 0.5
-
-    hand_out(right, 8)
-    assert [one for one in begun if one[0] >= 100] == [(100 + i, 4e-5) for i in range(3)]
-
-
-def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypatch):
-    begun = []
-    with pytest.raises(SystemExit, match="1 runs failed"):
-        hand_out(lambda rate, seed: begun.append(rate) or 1 / 0, 1)
-    assert begun == [5e-6]
-    over = threading.Event()
-
-    class Killed(ThreadPoolExecutor):
-        def __exit__(self, error, *others):
-            assert error is TimeoutError
-            over.set()
-
-    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: Killed(workers))
-    hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
-    assert not smollm2_reuse.CSV.exists()
-
-
-def test_a_killed_worker_ends_all_and_what_ended_with_it_has_its_row(hand_out, monkeypatch):
-    def right(rate, seed):
-        if rate == 4e-5:
-            raise BrokenProcessPool("killed")
-        return 0.5
-
-    def all_of(runs, *others):  # the broken one first
-        return sorted(wait(runs)[0], key=lambda run: run.exception() is None), set()
-
-    monkeypatch.setattr(smollm2_reuse, "wait", all_of)
-    with pytest.raises(BrokenProcessPool, match="killed"):
-        hand_out(right, 4)
-    assert {row["learning_rate"] for row in read_rows(smollm2_reuse.CSV)} == {"5e-06", "1e-05", "2e-05"}
 
 
 def differences(uses):
