@@ -117,6 +117,7 @@ def write(folder: Path) -> None:
         look = {
             "text.color": ink, "axes.edgecolor": faint, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink,
             "axes.spines.top": False, "axes.spines.right": False, "font.size": 9.5, "svg.hashsalt": "bandpo",
+            "svg.fonttype": "none",
         }  # fmt: skip
         with matplotlib.style.context(["default", look]):
             draw(ink, faint, colours).savefig(

@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the tables of research/pages/evaluation_measured.md")
     args = parser.parse_args()
     if args.page:
-        from interval_coverage import page
+        from research.measurements.interval_coverage import page
 
         rows = read_rows(ROWS)
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), "collapse", tables(rows)), encoding="utf-8")

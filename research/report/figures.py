@@ -21,7 +21,7 @@ _MARKERS = "osD^v"
 _LOOK: dict[Any, Any] = {
     "text.color": _INK, "axes.edgecolor": _FAINT, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
     "axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "legend.frameon": False,
-    "svg.hashsalt": "bandpo", "svg.fonttype": "path",
+    "svg.hashsalt": "bandpo", "svg.fonttype": "none",
 }  # fmt: skip
 
 

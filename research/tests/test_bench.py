@@ -34,31 +34,18 @@ def worlds(monkeypatch, tmp_path):
 
 def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     assert main(["small.yaml", "--jobs", "1"]) == 0
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    assert lines[0] == (
-        "small: 1 world x 2 families x 2 controls. Of each family under each control 15 settings are tried on 4 seeds, "
-        "the best 3 on 6 others, and one is judged on 40 more."
-    )
+    lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("That is 472 training runs of about ")
-    assert "on 1 core, and more where a grid has to be widened." in lines[1]
-    at = next(i for i, line in enumerate(lines) if line == "rare and noisy, control: none")
+    at = lines.index("rare and noisy, control: none")
     head, band, clip = (re.split(r"\s{2,}", lines[at + i].strip()) for i in (2, 4, 5))
     assert head == ["family", "final", "minus clip", "p", "better", "lost", "half"]
     assert (band[0], clip[0], clip[2:5]) == ("band", "clip", ["-", "-", "-"])
     assert re.fullmatch(r"\+0\.0\d\d \[\+0\.0\d\d, \+0\.0\d\d\]", band[2])
     assert (band[3], band[5], band[6]) == ("< .001", "0.0 %", "20")
-    assert "lost: runs that ended with P(work) < 0.05, whose rare strategy has died out." in out
     assert lines[at + 7].split() == ["band", "delta", "0.01,", "learning", "rate", "0.02"]
-    assert lines[at + 8].split() == ["clip", "up", "0.4,", "learning", "rate", "0.02"]
-    assert "rare and noisy, control: weight" in out
-    at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
-    assert lines[at + 2].split() == ["family", "none", "weight"]
+    at = lines.index("rare and noisy: minus clip under the same control")
     assert lines[at + 4].split()[-1] == "^"  # the weight adds .1 to every family
     assert [re.sub("[^*^]", "", cell) for cell in lines[at + 5].split()[1:]] == ["*", "*^"]
-    assert "15 settings were tried of each family. p: of swapping the family's run and the baseline's on each" in out
-    assert "adjusted (Holm) for the 1 test of a table, of all families under one control in the same worlds" in out
-    assert lines[-1] == "rows runs/bench/small/rows.jsonl, numbers runs/bench/small/results.json"
 
 
 def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
@@ -138,7 +125,6 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
         (["smal.yaml"], "contest smal.yaml does not exist, did you mean 'small.yaml'?"),
         (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
         (["small.yaml", "--only", "bnd"], "unknown family 'bnd', did you mean 'band'?"),
-        (["small.yaml", "--jobs", "2", "--ray"], "--jobs is for the cores of this machine, and --ray takes those of"),
         (["small.yaml", "--jobs", "0"], "must be a positive integer, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),
     ],

@@ -94,12 +94,6 @@ def test_batches_hold_cells_of_one_world_and_the_same_seeds():
     assert batches([], 12) == []
 
 
-def test_cells_that_run_in_torch_are_alone_since_they_take_so_long():
-    slow = [made(learner={"objective": "gspo", "learning_rate": rate}) for rate in (0.01, 0.02)]
-    fast = [made(learner={"objective": "grpo", "learning_rate": rate}) for rate in (0.01, 0.02, 0.03)]
-    assert batches([*fast, *slow], 480) == [fast, slow[:1], slow[1:]]
-
-
 def test_few_settings_are_drawn_from_the_grid_and_are_always_the_same():
     contest = make_contest(node_of(settings=8))
     axes = contest.axes(contest.families[0])

@@ -14,7 +14,7 @@ from contests import node_of
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
-from research.bench import cells, hold, labs
+from research.bench import cells, labs
 from research.bench.__main__ import main
 from research.bench.cells import beginning, cell, run_cells
 from research.bench.reading import make_contest
@@ -150,30 +150,6 @@ REFUSED = {
 def test_what_the_lab_cannot_do_is_refused_before_anything_runs(changes, told):
     with pytest.raises(UserError, match=told):
         make_contest(tiny(**{"worlds": ["rare and noisy", {"lab": "rare-and-noisy"}], **changes}))
-
-
-@pytest.mark.slow
-def test_a_contest_in_the_lab_goes_on_and_gives_the_same_rows(start, tmp_path):
-    """In processes of its own; then with rows missing, and with one that was changed."""
-    stages = {
-        "search": {"first": 0, "count": 2},
-        "choose": {"first": 100, "count": 2},
-        "judge": {"first": 200, "count": 9},
-    }
-    contest = make_contest(tiny(stages={**stages, "best": 1}, widen=False))
-    whole = hold(contest, tmp_path / "one", jobs=2)
-    path = tmp_path / "one" / "rows.jsonl"
-    rows = path.read_text().splitlines(keepends=True)
-    assert sum(json.loads(each)["seeds"][1] for each in rows) == contest.fewest_runs == 2 * (2 * 2 + 2 + 9)
-    path.write_text("".join(rows[:-2]))
-    assert repr(hold(contest, tmp_path / "one", jobs=1)) == repr(whole)
-    assert sorted(path.read_text().splitlines(keepends=True)) == sorted(rows)
-    changed = [json.loads(each) for each in rows]
-    for each in changed:
-        each["work"][0] += 0.1
-    path.write_text("".join(json.dumps(each) + "\n" for each in changed))
-    with pytest.raises(UserError, match="run again, 'work' of seed"):
-        hold(contest, tmp_path / "one")
 
 
 def test_a_smoke_test_of_the_command(start, tmp_path, capsys):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +18,12 @@ from bandpo_runs.statistics.intervals import training_runs
 from research.csv_rows import read_rows, write_rows
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import chosen, left, task_of
+
+
+def of_odd_length(completions, answer, **columns):
+    """A reward that a model without any skill earns now and then; all answers to a question come together."""
+    assert all(len([*same]) % 4 == 0 for _, same in itertools.groupby(answer))
+    return [float(len(text) % 2) for text in completions]
 
 
 def test_questions_of_several_lengths_are_answered(tmp_path, monkeypatch):
@@ -36,7 +40,7 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
     recipe.make(tmp_path)
     node = recipe.node(
         tmp_path, tmp_path / "run", rounds=2, data={"eval_size": 5},
-        reward="test_smollm2:of_odd_length", trainer={"max_completion_length": 6},
+        reward="test_smollm2_reuse:of_odd_length", trainer={"max_completion_length": 6},
     )  # fmt: skip
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
     monkeypatch.setattr(smollm2_reuse, "RECIPE", tmp_path / "base.yaml")
@@ -84,45 +88,6 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert todo() == [(1e-5, 101)]
     smollm2_reuse.report(1)
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
-
-
-@pytest.fixture
-def hand_out(add, monkeypatch):
-    """Run the command with a `train` of one's own, in threads."""
-    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: ThreadPoolExecutor(workers))
-
-    def hand_out(right, workers, minutes=1):
-        def train(task, model, device):
-            return task | {"right": right(task["learning_rate"], task["seed"])}
-
-        monkeypatch.setattr(smollm2_reuse, "train", train)
-        command = ["", "--uses", "1", "--rules", "no clip", "--workers", f"{workers}", "--until", "3"]
-        monkeypatch.setattr(sys, "argv", [*command, "--minutes", f"{minutes}"])
-        smollm2_reuse.main()
-
-    return hand_out
-
-
-def test_runs_are_handed_out_one_by_one(hand_out, capsys):
-    """Each once, seed by seed, though one takes long; one that fails is not tried again, and the others go on."""
-    begun, later = [], threading.Event()
-
-    def right(rate, seed):
-        begun.append((seed, rate))
-        if (seed, rate) == (0, 5e-6):
-            assert later.wait(30)  # for a run of the next seed
-        if seed == 1:
-            later.set()
-        if seed == 100:
-            raise RuntimeError("out of memory")
-        return 0.5 + 1e3 * rate
-
-    with pytest.raises(SystemExit, match="1 runs failed"):
-        hand_out(right, 3)
-    rates = smollm2_reuse.RATES[1]
-    assert sorted(begun) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
-    assert len(read_rows(smollm2_reuse.CSV)) == 14
-    assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
 
 
 def differences(uses):
