@@ -48,5 +48,5 @@ def replace_rows(
     """Write rows in the place of those that have the same `key`. The others stay; all are sorted by `order`."""
     key_of = lambda row: tuple(str(row[name]) for name in key)  # noqa: E731
     new = set(map(key_of, rows))
-    kept = [row for row in read_rows(path, missing_ok=True) if key_of(row) not in new]
-    write_rows(path, sorted([*kept, *rows], key=order) if order else [*kept, *rows], columns)
+    others = [row for row in read_rows(path, missing_ok=True) if key_of(row) not in new]
+    write_rows(path, sorted([*others, *rows], key=order) if order else [*others, *rows], columns)

@@ -82,14 +82,14 @@ class _Kept:
         taken += random.sample(rest, min(AGAIN - len(taken), len(rest)))
         for number in sorted(taken):
             made = beginning(self.cells[number])
-            kept = self.at[self.cells[number].key]
+            old = self.at[self.cells[number].key]
             (row,) = run_cells([made])
             for name in made.numbers:
-                pairs = zip(row[name], kept[name][: made.count], strict=True)
+                pairs = zip(row[name], old[name][: made.count], strict=True)
                 if (at := next((i for i, (now, then) in enumerate(pairs) if now != then), None)) is not None:
                     raise UserError(
-                        f"{self.file.path}, row {number} (key {kept['key']}): run again, {name!r} of seed "
-                        f"{made.first + at} is {row[name][at]} and not {kept[name][at]}. The row was changed, or was "
+                        f"{self.file.path}, row {number} (key {old['key']}): run again, {name!r} of seed "
+                        f"{made.first + at} is {row[name][at]} and not {old[name][at]}. The row was changed, or was "
                         "made by other code; choose another folder, or delete the file to run all again"
                     )
 
@@ -104,8 +104,8 @@ class _Rows:
 
     def of(self, cells: Sequence[Cell], what: str, more: bool = False) -> dict[str, Row]:
         """The row of each cell, by its key; `more`: cells that the contest was not known to have."""
-        asked = {each.key: each for each in cells}
-        missing = [each for key, each in asked.items() if key not in self.at]
+        by_key = {each.key: each for each in cells}
+        missing = [each for key, each in by_key.items() if key not in self.at]
         wanted, to_run = (sum(each.count for each in some) for some in (cells, missing))
         if more and self.progress.total is not None:
             self.progress.total += wanted
@@ -119,7 +119,7 @@ class _Rows:
             self.at |= {row["key"]: row for row in rows}
             self.done += sum(row["seeds"][1] for row in rows)
             self.progress.update(self.done, what)
-        return {key: self.at[key] for key in asked}
+        return {key: self.at[key] for key in by_key}
 
 
 _Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]

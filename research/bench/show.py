@@ -46,8 +46,8 @@ def bench_and_show(path: Path, folder: Path, *, smoke: bool, jobs: int, only: Se
         announce=lambda missing: _announce_cost(contest, missing, aside, jobs=jobs),
     )  # fmt: skip
     data = json.dumps(_data(results), indent=1, allow_nan=False)
-    kept = folder / ("smoke.json" if smoke else "results-only.json" if only else "results.json")
-    write_atomically(kept, data.encode())
+    file = folder / ("smoke.json" if smoke else "results-only.json" if only else "results.json")
+    write_atomically(file, data.encode())
     if as_json:
         print(data)
         return
@@ -65,7 +65,7 @@ def bench_and_show(path: Path, folder: Path, *, smoke: bool, jobs: int, only: Se
             "contest stays as it is.",
             soft_wrap=True,
         )
-    console.print(f"rows {folder / ROWS}, numbers {kept}", soft_wrap=True)
+    console.print(f"rows {folder / ROWS}, numbers {file}", soft_wrap=True)
 
 
 def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
@@ -158,10 +158,10 @@ def _show_controls(results: Results) -> None:
         }
         for family in [contest.baseline, *(one.judged.family for one in first if one.difference is not None)]:
             base = family == contest.baseline
-            found = {control: by_control[control][family] for control in controls}
+            by_name = {control: by_control[control][family] for control in controls}
             cells = [
                 (f"{one.value.value:.3f} " if base else _short(one)) + ("^" if best[family] == control else " ")
-                for control, one in found.items()
+                for control, one in by_name.items()
             ]
             table.add_row(f"{family}, {contest.metric}" if base else family, *cells, style="dim" if base else None)
         console.print(table)

@@ -43,11 +43,13 @@ def environment(folder: Path, axolotl: str) -> Path:
     if [*own.glob("axolotl_contribs_mit-*")]:
         return python
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    asked = {}
+    versions = {}
     for line in Distribution.at(*own.glob("axolotl-*.dist-info")).requires or ():
-        asked.setdefault((each := Requirement(line)).name, f"{each.name}{each.specifier}")
+        versions.setdefault((each := Requirement(line)).name, f"{each.name}{each.specifier}")
     for names, more in (WANTED, [f"torch=={pinned('torch')}"]), (ALONE, ["--no-deps"]):
-        subprocess.run([*pip, *more, *(asked.get(name, name) for name in names)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*pip, *more, *(versions.get(name, name) for name in names)], check=True, stdout=subprocess.DEVNULL
+        )
     return python
 
 
@@ -63,8 +65,8 @@ def main() -> None:
             python = environment((args.keep or Path(folder)) / axolotl, axolotl)
             names = ["axolotl", "trl", "transformers", "torch"]
             ask = f"from importlib.metadata import version; print(*map(version, {names}))"
-            found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
-            about = dict(zip(names, found, strict=True))
+            installed = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+            about = dict(zip(names, installed, strict=True))
             about |= {"date": str(datetime.date.today()), "commit": source_commit()}
             for what, chosen in ROWS.items():
                 counts, bad = test(python, ["tests/hosts/test_axolotl.py", "-k", chosen])

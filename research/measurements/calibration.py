@@ -59,12 +59,12 @@ def made(rng: np.random.Generator, count: int, lengths: str, clustering: float) 
 def bootstrap(rng: np.random.Generator, critical: np.ndarray, responses: np.ndarray, wanted: np.ndarray):
     """The 95 % percentile interval: whole responses are drawn again."""
     order = np.argsort(-critical)
-    descending, found = np.append(critical[order], 0.0), []
+    descending, numbers = np.append(critical[order], 0.0), []
     for _ in range(RESAMPLES):
         weights = np.bincount(rng.integers(len(wanted), size=len(wanted)), minlength=len(wanted))
         outside = weights[responses[order]].cumsum()
-        found.append(descending[np.searchsorted(outside, math.floor(weights @ wanted + 1e-9), side="right")])
-    return np.quantile(found, [0.025, 0.975], method="inverted_cdf")
+        numbers.append(descending[np.searchsorted(outside, math.floor(weights @ wanted + 1e-9), side="right")])
+    return np.quantile(numbers, [0.025, 0.975], method="inverted_cdf")
 
 
 def coverage(trials: int) -> Iterator[Row]:

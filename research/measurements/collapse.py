@@ -83,13 +83,15 @@ def made_rows(trials: int) -> Iterator[dict[str, Any]]:
         for noise in (0.02, 0.08):
             for kind in (*HEALTHY, *LOST):
                 rng = np.random.default_rng([length, int(noise * 100), len(kind)])
-                found: list[Collapse | None] = []
+                collapses: list[Collapse | None] = []
                 places = []
                 for _ in range(trials):
                     reward, entropy, at = made(rng, kind, length, noise)
-                    found.append(find_collapse(reward, entropy))
+                    collapses.append(find_collapse(reward, entropy))
                     places.append(at)
-                lasting = [(c, at) for c, at in zip(found, places, strict=True) if c is not None and not c.recovered]
+                lasting = [
+                    (c, at) for c, at in zip(collapses, places, strict=True) if c is not None and not c.recovered
+                ]
                 right = [(c, at) for c, at in lasting if c.certain]
                 told = kind in LOST and bool(right)
                 yield {
@@ -119,13 +121,13 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
         left = reward[-8:].mean() / best
         truth = "lost" if left <= 0.5 else "kept" if left >= 0.8 else "neither"
         c = log.collapse
-        said = (
+        verdict = (
             "no collapse" if c is None else "recovered" if c.recovered else "collapse" if c.certain else "reward fell"
         )
-        counts[truth, said] = counts.get((truth, said), 0) + 1
+        counts[truth, verdict] = counts.get((truth, verdict), 0) + 1
         print(f"{truth:8} {left:5.2f}  {file.parent}  {c or ''}")
-    for (truth, said), count in sorted(counts.items()):
-        yield {"log": f"lab runs that {truth}: {said}", "collapses": truth == "lost", "trials": count}
+    for (truth, verdict), count in sorted(counts.items()):
+        yield {"log": f"lab runs that {truth}: {verdict}", "collapses": truth == "lost", "trials": count}
 
 
 def tables(rows: list[dict[str, str]]) -> str:

@@ -90,10 +90,10 @@ def score_row(folder: Path) -> dict[str, Any]:
 
 
 def difference_row(kind: str, a: Path, b: Path) -> dict[str, Any]:
-    (found,) = compare(read_graded(a), read_graded(b))
-    row = {"kind": kind, "case": f"{b.name} - {a.name}", "data": found.data, "prompts": found.prompts}
-    row["mean"] = round(found.difference, 4)
-    for which, error in (("sampling", found.sampling_error), ("clustered", found.clustered_error)):
+    (comparison,) = compare(read_graded(a), read_graded(b))
+    row = {"kind": kind, "case": f"{b.name} - {a.name}", "data": comparison.data, "prompts": comparison.prompts}
+    row["mean"] = round(comparison.difference, 4)
+    for which, error in (("sampling", comparison.sampling_error), ("clustered", comparison.clustered_error)):
         row |= {f"p_{which}": error.p, f"mean_{which}": f"{error.interval.low:.4f}..{error.interval.high:.4f}"}
     return row
 

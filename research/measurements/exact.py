@@ -150,10 +150,10 @@ def run(name: str, model: Any, answers: Answers, learning_rate: float, at: tuple
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step in at:
-            found = measured(model, old, answers)
+            numbers = measured(model, old, answers)
             facts = {"model": name, "learning_rate": learning_rate, "steps": step}
-            rows += [facts | row for row in found]
-            for row in found:
+            rows += [facts | row for row in numbers]
+            for row in numbers:
                 if row["probability"] == "all":
                     print(name, step, row, flush=True)
     return rows

@@ -129,12 +129,12 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
         self.owed = self.owed + taken.sum(1)
         free = live & ~taken
         order = np.where(free, self.others.random(free.shape), 2.0).argsort(1).argsort(1)
-        found = free & (order < self.owed[:, None])
-        self.owed = self.owed - found.sum(1)
-        return found.repeat(size, 1)
+        chosen = free & (order < self.owed[:, None])
+        self.owed = self.owed - chosen.sum(1)
+        return chosen.repeat(size, 1)
 
-    def asked(self, round: int) -> tuple[Any, Any, Any, Any]:
-        advantages, place, low, high = super().asked(round)
+    def bounds_of_round(self, round: int) -> tuple[Any, Any, Any, Any]:
+        advantages, place, low, high = super().bounds_of_round(round)
         views = self.views(advantages)
         advantages = np.where(self.frozen(views), 0.0, advantages)
         if self.pinned:

@@ -42,8 +42,8 @@ WAYS, STARTS = ("TRL", "fast loop"), 2
 
 
 def about() -> dict[str, Any]:
-    found = versions(("torch", "transformers", "trl"))
-    return {"hardware": hardware(gpu=False), **{k: found[k] for k in ("torch", "trl")}, "commit": source_commit()}
+    releases = versions(("torch", "transformers", "trl"))
+    return {"hardware": hardware(gpu=False), **{k: releases[k] for k in ("torch", "trl")}, "commit": source_commit()}
 
 
 def compared(pairs: list[tuple[float, float]]) -> str:
@@ -92,8 +92,8 @@ def through_trl(
     scene: str, on_row: Callable[[Row], None], rule: str, seed: int, start: int, changes: dict[str, Any]
 ) -> None:
     """A run of `bandpo lab`, but with the warm start of the seed `start`: one for each seed would take too long."""
-    found = toy.warm_start(toy.SCENES[scene].p_work, start)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(toy, "warm_start", return_value=found):
+    start_folder = toy.warm_start(toy.SCENES[scene].p_work, start)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(toy, "warm_start", return_value=start_folder):
         (job,) = plan(scene, [rule], [seed], Path(folder), changes)
         run(job.config, on_row=on_row)
 

@@ -160,10 +160,10 @@ def text_of(folder: Path, commit: str, path: str) -> str:
     return (folder / path).read_text(encoding="utf-8") if shown.returncode else shown.stdout
 
 
-def said(arguments: list[str]) -> str:
+def findings(arguments: list[str]) -> str:
     """Return what the doctor says, in short."""
     try:
-        return "; ".join(f"{found.level}: {found.what[:110]}" for found in examine(arguments))
+        return "; ".join(f"{finding.level}: {finding.what[:110]}" for finding in examine(arguments))
     except UserError as error:
         return f"error: {Path(str(error)).name}"
 
@@ -181,8 +181,8 @@ def main(folder: Path) -> None:
                 commit = [*commits.split(), *[commits] * len(paths)][i]
                 file = Path(place) / Path(path).name
                 file.write_text(text_of(folder / repository.split("/")[1], commit, path), encoding="utf-8")
-                both = said([str(file), *map(str, added)]) if added else ""
-                values = (host, repository, commit, path, said([str(file)]), both)
+                both = findings([str(file), *map(str, added)]) if added else ""
+                values = (host, repository, commit, path, findings([str(file)]), both)
                 rows.append(dict(zip(columns, values, strict=True)))
     write_rows(Path(__file__).with_suffix(".csv"), rows)
 

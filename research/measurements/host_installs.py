@@ -52,10 +52,10 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 def named(python: Path, root: Requirement, left_out: set[str]) -> list[str]:
     """What an installed package asks for, but what is left out."""
-    found = [Requirement(line) for line in run(python, "-c", ASK, root.name).stdout.split("\n") if line]
+    requirements = [Requirement(line) for line in run(python, "-c", ASK, root.name).stdout.split("\n") if line]
     extras = [{"extra": extra} for extra in (*root.extras, "")]
-    asked = [each for each in found if each.marker is None or any(map(each.marker.evaluate, extras))]
-    return [str(each).partition(";")[0] for each in asked if each.name not in left_out]
+    wanted = [each for each in requirements if each.marker is None or any(map(each.marker.evaluate, extras))]
+    return [str(each).partition(";")[0] for each in wanted if each.name not in left_out]
 
 
 def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
@@ -109,12 +109,12 @@ def main() -> None:
     other, commit = [], source_commit()  # before rows are written
     for host in args.hosts or HOSTS:
         with tempfile.TemporaryDirectory() as folder:
-            found = row(Path(folder) / host, host, commit)
-        print(found, flush=True)
+            made = row(Path(folder) / host, host, commit)
+        print(made, flush=True)
         if args.write:
-            write(found)
-        elif (known := read().get((host, platform.python_version()))) is not None:
-            other += [f"{host}: {name}" for name in ("imports", "tests", "conflicts") if found[name] != known[name]]
+            write(made)
+        elif (before := read().get((host, platform.python_version()))) is not None:
+            other += [f"{host}: {name}" for name in ("imports", "tests", "conflicts") if made[name] != before[name]]
     if other:
         raise SystemExit(f"not as in {CSV.name}: {', '.join(other)}")
 

@@ -60,12 +60,12 @@ def run(files: list[str]) -> list[tuple[str, str, str]]:
     suite = ["--continue-on-collection-errors", "-k", "clip or band or settings_pass", *(f"tests/{x}" for x in files)]
     cases, printed = trl_versions.cases(sys.executable, suite, ROOT / "tests" / "cluster", *sys.path[1:])
     print(printed)
-    found = []
+    outcomes = []
     for case in cases:
         bad = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
         file = f"{case.get('classname', '').removeprefix('tests.').replace('.', '/')}.py"
-        found.append((file, case.get("name", ""), bad))
-    return found
+        outcomes.append((file, case.get("name", ""), bad))
+    return outcomes
 
 
 def version_of(package: str) -> str | None:
@@ -82,10 +82,10 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def row(host: str, found: list[tuple[str, str, str]]) -> dict[str, str] | None:
+def row(host: str, outcomes: list[tuple[str, str, str]]) -> dict[str, str] | None:
     """Return the row of a trainer, or None where its tests did not run."""
     package, file, part, how = HOSTS[host]
-    cases = [(name, outcome) for where, name, outcome in found if where in file.split() and part in name]
+    cases = [(name, outcome) for where, name, outcome in outcomes if where in file.split() and part in name]
     clip, band = ([each for each in cases if re.match(claim, each[0])] for claim in (CLIP, BAND))
     told = [each for each in cases if "settings_pass" in each[0]] if file == CONFIG else [*clip, *band]
     if not told or any(outcome == "skipped" for _, outcome in told):
@@ -108,9 +108,9 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := sorted(set(args.hosts) - set(HOSTS)):
         parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
-    asked, commit = args.hosts or [*HOSTS], source_commit()
-    found = run([*dict.fromkeys(file for host in asked for file in HOSTS[host][1].split())])
-    ran = {host: one | {"commit": commit} for host in asked if (one := row(host, found)) is not None}
+    chosen, commit = args.hosts or [*HOSTS], source_commit()
+    outcomes = run([*dict.fromkeys(file for host in chosen for file in HOSTS[host][1].split())])
+    ran = {host: one | {"commit": commit} for host in chosen if (one := row(host, outcomes)) is not None}
     for one in ran.values():
         print(one)
     if args.write:

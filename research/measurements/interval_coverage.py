@@ -76,7 +76,7 @@ def intervals(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES, names: tu
             for k in (None, max(2, n // 4)) if n > 1 else (None,):
                 rng = np.random.default_rng([prompts, n, k or 0, len(name)])
                 curve = many if k is None else 1 - (1 - many) ** k
-                found: dict[str, tuple[list[bool], list[float]]] = {"sampling": ([], []), "clustered": ([], [])}
+                by_error: dict[str, tuple[list[bool], list[float]]] = {"sampling": ([], []), "clustered": ([], [])}
                 for _ in range(trials):
                     p = POPULATIONS[name](rng, prompts)
                     score = sample(rng, p, n)
@@ -86,10 +86,10 @@ def intervals(trials: int, sizes: tuple[tuple[int, int], ...] = SIZES, names: tu
                         ("clustered", float(curve.mean()), clustered_error(per_prompt(score, k))),
                     ):
                         low, high = spread.interval()
-                        found[kind][0].append(low - 1e-12 <= truth <= high + 1e-12)
-                        found[kind][1].append(high - low)
+                        by_error[kind][0].append(low - 1e-12 <= truth <= high + 1e-12)
+                        by_error[kind][1].append(high - low)
                 label = "mean@n" if k is None else f"pass@{k}"
-                for kind, (hits, widths) in found.items():
+                for kind, (hits, widths) in by_error.items():
                     yield share(f"interval of {label}, {kind} error", name, prompts, n, hits, widths)
 
 
@@ -174,15 +174,15 @@ def bias(trials: int) -> Iterator[Row]:
                 errors["best@k, expected"].append(float(best_at_k_expected(n, right, k).mean()) - truth)
                 if trial < 200:
                     errors["best@k, verl's bootstrap"].append(float(best_at_k_bootstrap(score, k).mean()) - truth)
-            for what, found in errors.items():
+            for what, some in errors.items():
                 yield {
                     "what": f"bias in points, {what} as an estimate of pass@k, k = {k}",
                     "population": name,
                     "prompts": 30,
                     "samples": n,
-                    "trials": len(found),
-                    "result": round(100 * float(np.mean(found)), 3),
-                    "standard_error": round(100 * float(np.std(found)) / math.sqrt(len(found)), 3),
+                    "trials": len(some),
+                    "result": round(100 * float(np.mean(some)), 3),
+                    "standard_error": round(100 * float(np.std(some)) / math.sqrt(len(some)), 3),
                     "mean_width_points": "",
                 }
 
@@ -212,11 +212,11 @@ def tables(rows: list[dict[str, str]]) -> str:
     lines = [f"| chances of the problems | {' | '.join(heads)} |",
              "|:--|--:|--:|--:|--:|"]  # fmt: skip
     lines += [f"| {name} | {' | '.join(cell(kind, name) for kind in kinds)} |" for name in POPULATIONS]
-    found = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
-    low = min(found, key=lambda r: float(r["result"]))
+    of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
+    low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
         "",
-        f"Lowest of all {len(found)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
+        f"Lowest of all {len(of_intervals)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
         f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
         f"{low['prompts']} prompts, {low['samples']} samples).",
         "",
@@ -245,9 +245,9 @@ def tables(rows: list[dict[str, str]]) -> str:
 def page(text: str, name: str, part: str) -> str:
     """`text` with what stands between the two marks of `name` replaced by `part`."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    head, found, rest = text.partition(begin)
+    head, has_begin, rest = text.partition(begin)
     _, also, tail = rest.partition(end)
-    if not (found and also):
+    if not (has_begin and also):
         raise ValueError(f"{PAGE} has no marks {begin.strip()} and {end}")
     return f"{head}{begin}{part}\n{end}{tail}"
 

@@ -66,14 +66,14 @@ def key_of(row: dict[str, Any]) -> tuple[str, float, str, int, int]:
     return row["scene"], float(row["learning_rate"]), row["label"], int(row["seed"]), int(row["rounds"])
 
 
-def known() -> set[tuple[str, float, str, int, int]]:
+def rows_there() -> set[tuple[str, float, str, int, int]]:
     return {key_of(row) for row in read_rows(CSV, missing_ok=True)}
 
 
 def write(folders: list[Path]) -> None:
     """Append a row for each finished run that has none."""
     rows = [row_of(run) for run in read_runs(folders) if run.finished]
-    have = known()
+    have = rows_there()
     rows = [row for row in rows if key_of(row) not in have]
     if rows:
         write_rows(CSV, rows, add=True)
@@ -149,7 +149,7 @@ def main() -> None:
     for name in args.sweeps or SWEEPS:
         scene, rate, rounds = SWEEPS[name]
         overrides = {"rounds": rounds, "trainer": {"learning_rate": rate}}
-        have = known()
+        have = rows_there()
         for seed in SEEDS:
             jobs = plan(scene, METHODS, [seed], args.output / name, overrides)
             jobs = [job for job in jobs if (scene, rate, job.config.label, seed, rounds) not in have]

@@ -66,9 +66,9 @@ def main() -> None:
     for leaks.RUN in (4, 5, 6, 8, 10, 13):
         index = leaks.Leaks(sets)
         began = time.perf_counter()
-        found = [(leak, text) for text in texts if (leak := index.find(text)) is not None]
+        overlaps = [(leak, text) for text in texts if (leak := index.find(text)) is not None]
         seconds = time.perf_counter() - began
-        pairs = [(leak.share, ratio(leak.problem, text), leak.problem, text) for leak, text in found]
+        pairs = [(leak.share, ratio(leak.problem, text), leak.problem, text) for leak, text in overlaps]
         same = sorted(pair for pair in pairs if pair[1] >= SAME)
         others = sorted((pair for pair in pairs if pair[1] < SAME), reverse=True)
         rows.append(

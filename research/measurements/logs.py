@@ -52,19 +52,19 @@ def result_of(command: list[str], output: str, error: str, name: str) -> str:
     if error:
         return " ".join(error.replace(name, "FILE").split())[:300]
     if "--json" in command:
-        (found,) = json.loads(output)
+        (result,) = json.loads(output)
         if command[0] == "watch":
-            numbers = {key: float(f"{value:.4g}") for key, value in found["numbers"].items()}
-            notes = [note.replace(name, "FILE") for note in found["notes"]]
-            return json.dumps({"step": found.get("step"), **numbers, **({"notes": notes} if notes else {})})
-        rows = found["results"]
+            numbers = {key: float(f"{value:.4g}") for key, value in result["numbers"].items()}
+            notes = [note.replace(name, "FILE") for note in result["notes"]]
+            return json.dumps({"step": result.get("step"), **numbers, **({"notes": notes} if notes else {})})
+        rows = result["results"]
         means = {row["data"]: {key: value["value"] for key, value in row.items() if "mean@" in key} for row in rows}
-        return json.dumps({"scorer": found["scorer"], "prompts": [row["prompts"] for row in rows], **means})
+        return json.dumps({"scorer": result["scorer"], "prompts": [row["prompts"] for row in rows], **means})
     return " ".join(output.replace(name, "FILE").split())[:300]
 
 
 def measure(folder: Path) -> list[dict]:
-    found = []
+    rows = []
     for kind, repository, path, commands in FILES:
         git = ["git", "-C", str(folder / repository.replace("/", "+") / "repo")]
         at = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()[:7]
@@ -76,11 +76,11 @@ def measure(folder: Path) -> list[dict]:
                 program = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
                 run = subprocess.run([sys.executable, "-c", program, command[0], name, *command[1:]], cwd=home,
                                      capture_output=True, text=True)  # fmt: skip
-            said = result_of(command, run.stdout, run.stderr if run.returncode > 1 else "", name)
-            values = [kind, repository, at, path, " ".join(command), run.returncode, said, source_commit()]
-            found.append(dict(zip(COLUMNS, values, strict=True)))
-            print(found[-1], flush=True)
-    return found
+            result = result_of(command, run.stdout, run.stderr if run.returncode > 1 else "", name)
+            values = [kind, repository, at, path, " ".join(command), run.returncode, result, source_commit()]
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+            print(rows[-1], flush=True)
+    return rows
 
 
 def main() -> None:
@@ -88,9 +88,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    found = measure(args.folder)
+    rows = measure(args.folder)
     if args.write:
-        write_rows(Path(__file__).with_suffix(".csv"), found)
+        write_rows(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

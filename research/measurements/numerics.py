@@ -189,14 +189,14 @@ def reference(name: str, log_p: Array, delta: float, high: bool, start: Array) -
         wins_by, loses_by = _slopes(name, wins, loses, c.m, saturated), _slopes(name, loses, wins, c.n, saturated)
         wins_by[0][saturated], loses_by[0][saturated] = -1, 0
         own, others = (wins_by, loses_by) if high else (loses_by, wins_by)
-        found = Side(log_r, log_c, t if high else -t, *own, *others, abs(most / radius - 1))
+        side = Side(log_r, log_c, t if high else -t, *own, *others, abs(most / radius - 1))
     # Near saturation g is nearly flat, and needs more digits.
-    near = found.off_edge < 1e-4
+    near = side.off_edge < 1e-4
     if log_p.dtype == np.float64 and near.any():
-        again = reference(name, log_p[near].astype(np.longdouble), delta, high, found.tilt[near])
-        for all_of, better in zip(found, again, strict=True):
+        again = reference(name, log_p[near].astype(np.longdouble), delta, high, side.tilt[near])
+        for all_of, better in zip(side, again, strict=True):
             all_of[near] = better.astype(np.float64)
-    return found
+    return side
 
 
 def _slopes(name: str, own: Array, others: Array, mass: Array, saturated: Array) -> tuple[Array, Array]:
@@ -363,8 +363,8 @@ def operator(name: str, mode: str) -> Bounds:
         return torch.tensor(delta, dtype=torch.float64)
 
     def on_gpu(x: torch.Tensor, delta: float) -> bandpo.Bounds:
-        found = bandpo.band_bounds(x.cuda(), name, delta)
-        return bandpo.Bounds(found.log_low.cpu(), found.log_high.cpu())
+        both = bandpo.band_bounds(x.cuda(), name, delta)
+        return bandpo.Bounds(both.log_low.cpu(), both.log_high.cpu())
 
     if mode == "compiled":
         graph = torch.compile(lambda x, delta: bandpo.band_bounds(x, name, delta), fullgraph=True, dynamic=True)
@@ -489,7 +489,7 @@ def difference(value: Array, side: Side, dtype: Any) -> Array:
 
 def bounds_of(name: str, log_p: Array, delta: float, bounds: Bounds) -> Got:
     x = torch.from_numpy(log_p)
-    found = bounds(x, delta)
+    both = bounds(x, delta)
     # For p > 1/2 the token and all others change places; elsewhere p stands in, so that one shape is compiled.
     common = log_p > -math.log(2)
     with np.errstate(divide="ignore"):
@@ -498,8 +498,8 @@ def bounds_of(name: str, log_p: Array, delta: float, bounds: Bounds) -> Got:
     log_c = bounds(torch.from_numpy(others), delta).log_low if common.any() else x
     gap, at = x, x.double().clamp(max=LOG_P_MAX)
     if common.any():
-        gap = (log1mexp(found.log_high.double() + at) - log1mexp(at)).to(found.log_high.dtype)
-    return Got(found.log_low.numpy(), found.log_high.numpy(), log_c.numpy(), gap.numpy())
+        gap = (log1mexp(both.log_high.double() + at) - log1mexp(at)).to(both.log_high.dtype)
+    return Got(both.log_low.numpy(), both.log_high.numpy(), log_c.numpy(), gap.numpy())
 
 
 def sweep(
@@ -628,12 +628,12 @@ def tables() -> dict[str, str]:
             "|---" * (len(RADII) + 3) + "|",
         ]
         for name in DIVERGENCES:
-            found = {
+            own = {
                 float(r["delta"]): r for r in rows if (r["mode"], r["dtype"], r["divergence"]) == (mode, dtype, name)
             }
-            if found:
-                cells = [f"{worst(found[x]):.2g}" if x in found else "" for x in RADII]
-                top = max(found.values(), key=worst)
+            if own:
+                cells = [f"{worst(own[x]):.2g}" if x in own else "" for x in RADII]
+                top = max(own.values(), key=worst)
                 lines.append(f"| {name} | {' | '.join(cells)} | {top['tokens']} | {at(top)} |")
         out[f"{mode} {dtype}"] = "\n".join(lines)
     for dtype in ("float32", "float64"):
@@ -642,10 +642,10 @@ def tables() -> dict[str, str]:
             "|---|---|---|---|",
         ]
         for name in DIVERGENCES:
-            found = [r for r in rows if (r["mode"], r["dtype"], r["divergence"]) == ("eager", dtype, name)]
-            if found:
-                rest, gap = (max(float(r[k]) for r in found) for k in ("rest_bound", "gap_bound"))
-                blind = next((r["blind_below"] for r in found if float(r["delta"]) == 0.05), "")
+            own = [r for r in rows if (r["mode"], r["dtype"], r["divergence"]) == ("eager", dtype, name)]
+            if own:
+                rest, gap = (max(float(r[k]) for r in own) for k in ("rest_bound", "gap_bound"))
+                blind = next((r["blind_below"] for r in own if float(r["delta"]) == 0.05), "")
                 lines.append(f"| {name} | {rest:.2g} | {gap:.2g} | {blind} |")
         out[f"rest {dtype}"] = "\n".join(lines)
     lines = [
@@ -701,10 +701,10 @@ def main() -> None:
     for name in args.divergence:
         for dtype in (np.dtype(x).type for x in args.dtype):
             rows: list[dict[str, Any]] = []
-            for mode, delta, mantissas, found, wall in _measure(args, name, dtype):
+            for mode, delta, mantissas, row, wall in _measure(args, name, dtype):
                 head = {"divergence": name, "dtype": dtype.__name__, "mode": mode, "delta": delta}
-                rows.append({**head, "mantissas": mantissas, **found, "wall_s": f"{wall:.1f}", **facts})
-                errors = "  ".join(f"{k} {found[k]}" for k in found if k.endswith(("ulp", "bound", "below")))
+                rows.append({**head, "mantissas": mantissas, **row, "wall_s": f"{wall:.1f}", **facts})
+                errors = "  ".join(f"{k} {row[k]}" for k in row if k.endswith(("ulp", "bound", "below")))
                 print(f"{name} {dtype.__name__} {mode} {delta}: {errors}  ({wall:.1f} s)", flush=True)
             if args.write:
                 write(rows)
@@ -724,8 +724,8 @@ def _measure(args: argparse.Namespace, name: str, dtype: Any) -> Iterator[tuple[
         if mantissas < 2**12:  # an exponent alone is too few to be fast
             parts = iter(np.array_split(np.concatenate(list(parts)), max(1, mantissas * 255 // 2**16)))
         parts = itertools.chain([special(name, delta, dtype)], parts)
-        for mode, found in sweep(name, delta, dtype, operators, parts).items():
-            yield mode, delta, mantissas, found, time.perf_counter() - began
+        for mode, row in sweep(name, delta, dtype, operators, parts).items():
+            yield mode, delta, mantissas, row, time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ Case = tuple[str, str, int]
 
 def parentheses(text: str) -> str:
     """The same with \\(..\\) for $..$, as Qwen and DeepSeek write."""
-    return re.sub(r"(?<!\$)\$(?!\$)([^$]+)\$(?!\$)", lambda found: f"\\({found[1]}\\)", text)
+    return re.sub(r"(?<!\$)\$(?!\$)([^$]+)\$(?!\$)", lambda match: f"\\({match[1]}\\)", text)
 
 
 def rows(path: Path) -> list[dict]:
@@ -110,7 +110,7 @@ def by_math_verify(cases: list[Case]) -> int:
 def measure(folder: Path) -> list[dict]:
     from bandpo.rewards import grade
 
-    found = []
+    rows = []
     for name, writing, cases in sets(folder):
         scores = [g.score for g in grade([case[0] for case in cases], [case[1] for case in cases])]
         count: Callable[[int, int], int] = lambda right, score: sum(  # noqa: E731
@@ -119,9 +119,9 @@ def measure(folder: Path) -> list[dict]:
         )
         right, wrong = count(1, 1) + count(1, 0), count(0, 0) + count(0, 1)
         values = [name, writing, right, count(1, 1), wrong, count(0, 1), by_math_verify(cases), source_commit()]
-        found.append(dict(zip(COLUMNS, values, strict=True)))
-        print(found[-1], flush=True)
-    return found
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+        print(rows[-1], flush=True)
+    return rows
 
 
 def main() -> None:
@@ -129,9 +129,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    found = measure(args.folder)
+    rows = measure(args.folder)
     if args.write:
-        write_rows(Path(__file__).with_suffix(".csv"), found)
+        write_rows(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

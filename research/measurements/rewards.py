@@ -78,8 +78,8 @@ def made(seed: int, group: int = 16, count: int = 1000) -> list[dict[str, str]]:
         reasoning, length = "", 4 * rng.randint(200, 4000)
         while len(reasoning) < length:
             reasoning += rng.choice(_STEPS)
-        given = rng.choice(wrong if i % 3 == 0 else forms)
-        last = rng.choice(_LOST) if i % 10 == 1 else rng.choice(_LAST).format(given)
+        answer = rng.choice(wrong if i % 3 == 0 else forms)
+        last = rng.choice(_LOST) if i % 10 == 1 else rng.choice(_LAST).format(answer)
         rows.append({"text": f"{reasoning}\n\n{last}", "answer": right})
     return rows
 
@@ -110,7 +110,7 @@ def _question(rng: random.Random) -> tuple[str, list[str], list[str]]:
 
 
 def speed(runs: int) -> list[dict]:
-    seeds, found = range(runs + 1), []
+    seeds, result = range(runs + 1), []
     for name, scorer, sets in (
         ("made answers, 16 to a question", _grade, [made(seed) for seed in seeds]),
         ("made answers, each to its own question", _grade, [made(seed, group=1) for seed in seeds]),
@@ -143,9 +143,9 @@ def speed(runs: int) -> list[dict]:
                 singles.append(1e3 * (time.perf_counter() - began))
             cut = statistics.quantiles(singles, n=100)
             row["p50_ms"], row["p99_ms"] = round(cut[49], 3), round(cut[98], 1)
-        found.append({**row, "runs": runs, **_facts()})
+        result.append({**row, "runs": runs, **_facts()})
         comparisons.pool().close()
-    return found
+    return result
 
 
 def _grade(rows):
@@ -154,7 +154,9 @@ def _grade(rows):
 
 def _parse_all(rows):
     pairs = [(row["answer"], grading.final_answer(row["text"])) for row in rows]
-    return comparisons.pool().map([[right, grading.bare(found.answers[-1])] for right, found in pairs if found])
+    return comparisons.pool().map(
+        [[right, grading.bare(statement.answers[-1])] for right, statement in pairs if statement]
+    )
 
 
 def _parser_pairs(rows):
@@ -383,9 +385,9 @@ def million_row(number: int, state: Path) -> dict:
     """Goes on from what the file has of the same source; it is removed at the end."""
     row, done = {}, {}
     if state.exists():
-        kept = json.loads(state.read_text(encoding="utf-8"))
-        if kept["commit"] == source_commit():
-            done = row = kept
+        last = json.loads(state.read_text(encoding="utf-8"))
+        if last["commit"] == source_commit():
+            done = row = last
             print(f"going on after {row['answers']} answers, from {state}", file=sys.stderr)
     real = made(0)
     batches = (generated(chunk, real) for chunk in range(done.get("answers", 0) // 500, number // 500))

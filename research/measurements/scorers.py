@@ -207,19 +207,19 @@ def available() -> dict:
     def ours(name):
         return lambda texts, answers: [g.score for g in grade(texts, answers, name)]
 
-    found = {"dapo-strict": ours("dapo-strict")}
+    scorers = {"dapo-strict": ours("dapo-strict")}
     has_math_verify = importlib.util.find_spec("math_verify") is not None
     if has_math_verify:
-        found["math"] = ours("math")
+        scorers["math"] = ours("math")
     if importlib.util.find_spec("verl") is not None:
         from verl.utils.reward_score import math_dapo, math_verify
 
         def alone(score):
             return lambda texts, answers: [score(t, a) for t, a in zip(texts, answers, strict=True)]
 
-        found["verl math_dapo"] = alone(lambda t, a: float(math_dapo.compute_score(t, a)["acc"]))
+        scorers["verl math_dapo"] = alone(lambda t, a: float(math_dapo.compute_score(t, a)["acc"]))
         if has_math_verify:
-            found["verl math_verify"] = alone(math_verify.compute_score)
+            scorers["verl math_verify"] = alone(math_verify.compute_score)
     if importlib.util.find_spec("trl") is not None and has_math_verify:
         from trl.rewards import accuracy_reward
 
@@ -228,8 +228,8 @@ def available() -> dict:
             scores = accuracy_reward([[{"content": text}] for text in texts], [f"${answer}$" for answer in answers])
             return [score or 0.0 for score in scores]
 
-        found["TRL accuracy_reward"] = trl
-    return found
+        scorers["TRL accuracy_reward"] = trl
+    return scorers
 
 
 # ---- tricky answers
@@ -256,7 +256,7 @@ _OWN_FORM = re.compile(r"\$|\\boxed|\\fbox|\*\*|\*\w|`|__|\n|\\[(\[]")
 
 def tricky(form: str) -> list[Tricky]:
     """Those that are counted. Which part an answer is in hangs on a checksum of it, not on anybody's choice."""
-    found = []
+    cases = []
     for group in yaml.safe_load(TRICKY.read_text(encoding="utf-8")):
         for verdict, right in (("right", 1), ("wrong", 0)):
             for answer in group.get(verdict, []):
@@ -265,8 +265,8 @@ def tricky(form: str) -> list[Tricky]:
                 if form != "answer" and (whole or _OWN_FORM.search(answer) or answer.count("{") != answer.count("}")):
                     continue
                 text = answer if whole else FORMS[form].format(answer)
-                found.append(Tricky(form, part, group["gold"], text, right, whole))
-    return found
+                cases.append(Tricky(form, part, group["gold"], text, right, whole))
+    return cases
 
 
 def misjudged(cases: list[Tricky]) -> list[Tricky]:
@@ -297,11 +297,11 @@ def _tricky_page() -> str:
 
 def scores() -> dict[str, list[int]]:
     texts, answers = [case[0] for case in CASES], [case[1] for case in CASES]
-    found = {}
+    by_scorer = {}
     for name, scorer in available().items():
         scorer(texts, answers)  # on a busy machine math-verify's own limit of 5 s can strike while it is still loading
-        found[name] = [int(score) for score in scorer(texts, answers)]
-    return found
+        by_scorer[name] = [int(score) for score in scorer(texts, answers)]
+    return by_scorer
 
 
 def page() -> str:
@@ -354,9 +354,9 @@ def main() -> None:
         bad, counts = [], []
         for form in FORMS:
             cases = tricky(form)
-            found = misjudged(cases)
-            bad += found
-            total, lost = (Counter(case.right for case in some) for some in (cases, found))
+            wrong = misjudged(cases)
+            bad += wrong
+            total, lost = (Counter(case.right for case in some) for some in (cases, wrong))
             counts.append({"form": form, "right": total[1], "refused": lost[1], "wrong": total[0], "rewarded": lost[0]})
             print(counts[-1])
         for case in bad:
@@ -370,16 +370,16 @@ def main() -> None:
     if args.page:
         PAGE.write_text(page(), encoding="utf-8")
         return
-    found = scores()
+    columns = scores()
     for i, (text, answer, right) in enumerate(CASES):
         print(
-            right, *(f"{name} {column[i]}" for name, column in found.items()), repr(text[:50]), repr(answer), sep="\t"
+            right, *(f"{name} {column[i]}" for name, column in columns.items()), repr(text[:50]), repr(answer), sep="\t"
         )
     if args.write:
         old, rows = {(row["text"], row["answer"]): row for row in read_rows(ROWS, missing_ok=True)}, []
         for i, (text, answer, right) in enumerate(CASES):
             row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
-            rows.append({**row, **{name: column[i] for name, column in found.items()}})
+            rows.append({**row, **{name: column[i] for name, column in columns.items()}})
         write_rows(ROWS, rows, COLUMNS)
 
 

@@ -31,8 +31,8 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def row(told: dict[str, Any], measure: str, found: Spread | float) -> dict[str, Any]:
-    value, interval = (found.value, found.interval(low=0.0)) if isinstance(found, Spread) else (found, None)
+def row(told: dict[str, Any], measure: str, result: Spread | float) -> dict[str, Any]:
+    value, interval = (result.value, result.interval(low=0.0)) if isinstance(result, Spread) else (result, None)
     bounds = {name: f"{x:.4f}" for name, x in interval._asdict().items()} if interval else {}
     return {**told, "measure": measure, "value": f"{value:.4f}", **bounds}
 
@@ -76,7 +76,7 @@ def train(config: RunConfig, before: dict[str, Spread]) -> None:
         "hardware": f"{hardware(False)}, {torch.get_num_threads()} threads",
         "torch": versions(("torch",))["torch"], "commit": source_commit(),
     }  # fmt: skip
-    rows = [row(told, measure, found) | made_by for measure, found in measures.items()]
+    rows = [row(told, measure, result) | made_by for measure, result in measures.items()]
     write_rows(CSV, rows, COLUMNS, add=True)  # other processes may add theirs meanwhile
     print(f"{name}: {measures['right after'].value:.3f} are right", flush=True)
 

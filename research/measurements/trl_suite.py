@@ -106,8 +106,8 @@ def tokenizer(template: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     special = list(WORDS.values())[:3]
-    said = [text.replace(" ", "Ġ").replace("\n", "Ċ") for text in WORDS.values()]
-    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *said]
+    symbols_of_words = [text.replace(" ", "Ġ").replace("\n", "Ċ") for text in WORDS.values()]
+    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *symbols_of_words]
     words = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(symbols)}, []))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
@@ -130,23 +130,23 @@ def make_hub(home: Path, names: list[str]) -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for name in names:
-        found = re.fullmatch(r"trl-internal-testing/tiny-(\w+?)For(CausalLM|SequenceClassification)[-.\w]*", name)
-        kind = found and getattr(transformers, f"{found[1]}Config", None)
+        match = re.fullmatch(r"trl-internal-testing/tiny-(\w+?)For(CausalLM|SequenceClassification)[-.\w]*", name)
+        kind = match and getattr(transformers, f"{match[1]}Config", None)
         if not kind:
             continue
-        template = next((of for begin, of in TEMPLATES.items() if found[1].startswith(begin)), "qwen2_5")
+        template = next((of for begin, of in TEMPLATES.items() if match[1].startswith(begin)), "qwen2_5")
         words = tokenizer(Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja")
         ids = {
             "vocab_size": len(words),
             "pad_token_id": words.pad_token_id,
             "eos_token_id": words.eos_token_id,
         }
-        known = vars(kind()).keys()
-        config = kind(**{key: value for key, value in SIZES.items() if key in known}, **ids, bos_token_id=None)
+        fields = vars(kind()).keys()
+        config = kind(**{key: value for key, value in SIZES.items() if key in fields}, **ids, bos_token_id=None)
         torch.manual_seed(zlib.crc32(name.encode()))
         folder = home / "hub" / f"models--{name.replace('/', '--')}"
         made = folder / "snapshots" / ("0" * 40)
-        if found[2] == "CausalLM":
+        if match[2] == "CausalLM":
             model = transformers.AutoModelForCausalLM.from_config(config)
         else:
             config.num_labels = 1
@@ -226,9 +226,9 @@ def plug_in() -> None:
                     raise
                 pytest.skip(f"refused: {error}")
 
-        def train(self, *given: Any, **named: Any) -> Any:
+        def train(self, *args: Any, **named: Any) -> Any:
             try:
-                return super().train(*given, **named)
+                return super().train(*args, **named)
             except NotFiniteError as error:
                 pytest.skip(f"refused: {error}")
 
@@ -298,21 +298,21 @@ def main() -> None:
         theirs, before = results(Path(home), "GRPOTrainer", args.k, args.uses)
         ours, after = results(Path(home), "BandPOTrainer", args.k, args.uses)
         shown = (Path(home) / "BandPOTrainer.txt").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = {"passed": {}, "refused": {}, "not here": {}, "failed": {}}
+    by_outcome: dict[str, dict[str, str]] = {"passed": {}, "refused": {}, "not here": {}, "failed": {}}
     for test, outcome in theirs.items():
         mine = ours.get(test, "did not run")
         refused = mine.partition("refused: ")[2]
         kind = (
             "not here" if outcome != "passed" else "refused" if refused else "passed" if mine == "passed" else "failed"
         )
-        found[kind][test] = refused if kind == "refused" else outcome if kind == "not here" else mine
-    trained = [test for test in found["passed"] if before[test]]
+        by_outcome[kind][test] = refused if kind == "refused" else outcome if kind == "not here" else mine
+    trained = [test for test in by_outcome["passed"] if before[test]]
     same = [before[test] == after[test] for test in trained]
-    if found["failed"]:
+    if by_outcome["failed"]:
         print(shown)
     for kind in ("not here", "refused", "failed"):
         print(f"\n{kind}:")
-        for reason, count in collections.Counter(found[kind].values()).most_common():
+        for reason, count in collections.Counter(by_outcome[kind].values()).most_common():
             print(f"  {count:3}  {reason}")
     row = {
         "suite": suite,
@@ -322,7 +322,7 @@ def main() -> None:
         "python": platform.python_version(),
         "uses": args.uses,
         "tests": len(theirs),
-        **{kind.replace(" ", "_"): len(tests) for kind, tests in found.items()},
+        **{kind.replace(" ", "_"): len(tests) for kind, tests in by_outcome.items()},
         "tests_that_train": len(same),
         "bit_for_bit": sum(same),
         "of_these_clip": sum(any(clips for *_, clips in before[test]) for test in trained),
@@ -331,7 +331,7 @@ def main() -> None:
     print(f"\n{row}")
     if args.write:
         write_rows(Path(__file__).with_suffix(".csv"), [row], add=True)
-    raise SystemExit(bool(found["failed"]) or not all(same))
+    raise SystemExit(bool(by_outcome["failed"]) or not all(same))
 
 
 if PLUGGED_IN:

@@ -121,30 +121,30 @@ def cases(python: Path | str, suite: list[str], *paths: Path | str) -> tuple[lis
 
 def test(python: Path, suite: list[str], *paths: Path | str) -> tuple[dict[str, int], list[str]]:
     """How many tests passed, failed and were skipped, and the names of those that failed, or why."""
-    found, printed = cases(python, suite, *paths)
-    if not found:
+    outcomes, printed = cases(python, suite, *paths)
+    if not outcomes:
         return {"passed": 0, "failed": 1, "skipped": 0}, printed.strip().splitlines()[-1:]
     bad = []
-    for case in found:
+    for case in outcomes:
         if case.find("failure") is not None:
             bad.append(case.get("name", "?"))
         elif (error := case.find("error")) is not None:  # in an import: the last line says which
             bad.append((re.findall(r"^E +(.*)", error.text or "", re.MULTILINE) or ["?"])[-1])
-    skipped = sum(case.find("skipped") is not None for case in found)
+    skipped = sum(case.find("skipped") is not None for case in outcomes)
     if bad:
         print(printed)
-    return {"passed": len(found) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
+    return {"passed": len(outcomes) - len(bad) - skipped, "failed": len(bad), "skipped": skipped}, bad
 
 
 def subclasses(python: Path) -> tuple[str, list[str]]:
     """What became of each subclass, as its test says, and the names of those that failed."""
-    found, printed = cases(python, SUBCLASSES)
-    told, bad = [], [] if found else printed.strip().splitlines()[-1:]
-    for case in found:
+    outcomes, printed = cases(python, SUBCLASSES)
+    told, bad = [], [] if outcomes else printed.strip().splitlines()[-1:]
+    for case in outcomes:
         name = case.get("name", "?").rpartition("-")[2].rstrip("]")
-        said = [each.get("value", "") for each in case.iter("property")]
-        told.append(f"{name} {said[0] if said else 'failed'}")
-        bad += [] if said and case.find("failure") is None else [name]
+        values = [each.get("value", "") for each in case.iter("property")]
+        told.append(f"{name} {values[0] if values else 'failed'}")
+        bad += [] if values and case.find("failure") is None else [name]
     return "; ".join(told), bad
 
 
@@ -155,8 +155,8 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
     except subprocess.CalledProcessError as error:
         return {**out, "result": f"no environment: pip ended with {error.returncode}"}
     ask = "from importlib.metadata import version; print(*map(version, ['torch', 'huggingface_hub', 'datasets']))"
-    found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
-    out |= zip(("torch", "huggingface_hub", "datasets"), found, strict=True)
+    installed = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    out |= zip(("torch", "huggingface_hub", "datasets"), installed, strict=True)
     failed = []
     for name, suite in SUITES.items():
         if name == "train" and (failed or Version(trl) < TRAIN_FROM or trl in INTERPRETED):
@@ -186,11 +186,11 @@ def main() -> None:
     for trl in args.versions or RELEASES:
         for transformers in dict.fromkeys([RELEASES[trl], *([] if args.of_its_time else [pinned("transformers")])]):
             with tempfile.TemporaryDirectory() as folder:
-                found = row((args.keep or Path(folder)) / f"{trl}-{transformers}", trl, transformers)
-            print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
-            worst = worst or found["result"] != "passed"
+                made = row((args.keep or Path(folder)) / f"{trl}-{transformers}", trl, transformers)
+            print(", ".join(f"{key} {value}" for key, value in made.items()), flush=True)
+            worst = worst or made["result"] != "passed"
             if args.write:
-                replace_rows(Path(__file__).with_suffix(".csv"), [found], ("trl", "transformers"), COLUMNS, in_order)
+                replace_rows(Path(__file__).with_suffix(".csv"), [made], ("trl", "transformers"), COLUMNS, in_order)
     raise SystemExit(worst)
 
 

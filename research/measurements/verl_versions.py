@@ -64,10 +64,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             python = overlay((args.keep or Path(folder)) / verl, "verl", "--no-deps", f"verl=={verl}")
             ask = "from importlib.metadata import version; print(*map(version, ['verl', 'torch', 'transformers']))"
-            found = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
-            if found[0] != verl:
-                raise SystemExit(f"the environment must have verl {verl}, got {found[0]}")
-            about = dict(zip(COLUMNS[3:], (*found[1:], str(datetime.date.today()), commit), strict=True))
+            installed = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+            if installed[0] != verl:
+                raise SystemExit(f"the environment must have verl {verl}, got {installed[0]}")
+            about = dict(zip(COLUMNS[3:], (*installed[1:], str(datetime.date.today()), commit), strict=True))
             rows = []
             for what, file, chosen in SUITES[verl] + ([] if verl == "0.7.1" else [WORKER]):
                 rows.append({"verl": verl, "what": what, "result": result(python, file, chosen)} | about)

@@ -105,25 +105,25 @@ class Pair:
 
 
 @functools.cache
-def kept() -> tuple[Kept, ...]:
+def all_rows() -> tuple[Kept, ...]:
     """Return all judged rows; families with the same setting have the same row.
 
     Raises:
         ValueError: a row's key is not that of its content, or two rows share an id.
     """
-    found: list[Kept] = []
+    rows: list[Kept] = []
     keys: dict[str, str] = {}
     for path in sorted(KEPT.glob("*.jsonl.xz")):
         for line in lzma.decompress(path.read_bytes()).decode().splitlines():
             one = Kept(**json.loads(line))
-            found.append(one)
+            rows.append(one)
             first, count = one.row["seeds"]
             seeds = range(first, first + count)
             if cell(one.row["world"], one.row["learner"], seeds, one.told["numbers"]).key != one.row["key"]:
                 raise ValueError(f"{path.name}, {one.id}: the key belongs to another world, learner or seeds")
             if keys.setdefault(one.id, one.row["key"]) != one.row["key"]:
                 raise ValueError(f"two rows have the id {one.id}: take more digits")
-    return tuple(found)
+    return tuple(rows)
 
 
 def take(folder: Path) -> Path:
@@ -161,7 +161,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def judged() -> dict[tuple[tuple[str, str, str], str], Kept]:
     """Return all judged rows, by place (contest, world, control) and family."""
-    return {(one.place, one.told["family"]): one for one in kept()}
+    return {(one.place, one.told["family"]): one for one in all_rows()}
 
 
 def baseline_of(one: Kept) -> Kept | None:
@@ -228,10 +228,10 @@ def forms(one: Kept | Pair) -> list[str]:
 
 
 def of_link(first: str, second: str) -> Kept | Pair:
-    rows = {one.id: one for one in kept()}
+    rows = {one.id: one for one in all_rows()}
     return Pair(rows[first], rows[second]) if second else rows[first]
 
 
 def statements(text: str) -> list[tuple[str, str, Kept | Pair]]:
     """Return each number of a text that stands on rows: as it is written, its id, and what it is of."""
-    return [(said, "-".join(filter(None, ids)), of_link(*ids)) for said, *ids in LINK.findall(text)]
+    return [(words, "-".join(filter(None, ids)), of_link(*ids)) for words, *ids in LINK.findall(text)]

@@ -51,16 +51,16 @@ def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
 def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
     assert main(["small.yaml", "-o", "here", "--json"]) == 0
     shown = capsys.readouterr()
-    found = json.loads(shown.out)
-    assert found == json.loads(Path("here/results.json").read_text())
+    results = json.loads(shown.out)
+    assert results == json.loads(Path("here/results.json").read_text())
     assert "training runs" in shown.err
-    assert [(table["control"], len(table["families"])) for table in found["tables"]] == [("none", 2), ("weight", 2)]
-    band, clip = found["tables"][0]["families"]
+    assert [(table["control"], len(table["families"])) for table in results["tables"]] == [("none", 2), ("weight", 2)]
+    band, clip = results["tables"][0]["families"]
     assert (band["family"], band["point"], band["searched"]) == ("band", {"delta": 0.01, "learning_rate": 0.02}, 15)
     assert band["difference"]["low"] < 0.03 < band["difference"]["high"]
     assert clip["difference"] is None
     assert band["seeds"] == clip["seeds"] == [1000, 40]
-    assert found["worlds_version"] == found["lab_version"] == 1
+    assert results["worlds_version"] == results["lab_version"] == 1
     assert (band["profile"]["0.1"], band["lost"]["value"]) == (1.0, 0.0)
     assert 1 >= band["profile"]["0.8"] > band["profile"]["0.95"] >= 0
 
@@ -97,19 +97,19 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
     plain = worlds.train
 
     def turned(scene, learners, seeds, **options):
-        found = plain(scene, learners, seeds, **options)
+        results = plain(scene, learners, seeds, **options)
         if seeds[0] >= 1000:
             for i, learner in enumerate(learners):
-                found["final"][i] -= 0.2 * (learner.positive_weight != 1)
-        return found
+                results["final"][i] -= 0.2 * (learner.positive_weight != 1)
+        return results
 
     monkeypatch.setattr(research.worlds, "train", turned)
     assert main(["small.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
     assert ["^" in cell for cell in lines[at + 5].split()[1:]] == [False, True]
-    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
-    (plain_one, weighted) = (table["families"][0] for table in kept)
+    tables = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
+    (plain_one, weighted) = (table["families"][0] for table in tables)
     assert plain_one["family"] == weighted["family"] == "band"
     assert weighted["chosen_with"] > plain_one["chosen_with"] + 0.05
     assert weighted["value"]["value"] < plain_one["value"]["value"] - 0.05
@@ -177,5 +177,5 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
 def test_the_contest_of_the_repository_runs(tmp_path):
     """In a process of its own, which knows no rule of research yet."""
     command = [sys.executable, "-m", "research.bench", str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert [len(table["families"]) for table in found["tables"]] == [13] * 8
+    results = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert [len(table["families"]) for table in results["tables"]] == [13] * 8

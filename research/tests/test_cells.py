@@ -78,19 +78,19 @@ def test_cells_together_and_each_alone_give_the_same_rows():
 
 
 def test_the_numbers_that_may_be_kept_are_those_of_a_run():
-    found = research.worlds.train(SHORT, [Learner("grpo", 0.02)], [0])
-    assert set(found) == set(NUMBERS_KNOWN)
-    assert set(LARGER_IS_BETTER) < set(found)
+    results = research.worlds.train(SHORT, [Learner("grpo", 0.02)], [0])
+    assert set(results) == set(NUMBERS_KNOWN)
+    assert set(LARGER_IS_BETTER) < set(results)
     (row,) = run_cells([made(SHORT, seeds=range(1), numbers=NUMBERS_KNOWN)])
     assert all(0 <= row[name][0] <= 1 for name in LARGER_IS_BETTER)
 
 
 def test_batches_hold_cells_of_one_world_and_the_same_seeds():
     some = [made(seeds=range(4))] * 5 + [made("storm")] * 2 + [made("storm", seeds=range(100))] * 2
-    found = batches(some, 12)
-    assert [len(batch) for batch in found] == [3, 2, 2, 1, 1]
-    assert [each for batch in found for each in batch] == some
-    assert all(len({(each.world, each.seeds) for each in batch}) == 1 for batch in found)
+    parts = batches(some, 12)
+    assert [len(batch) for batch in parts] == [3, 2, 2, 1, 1]
+    assert [each for batch in parts for each in batch] == some
+    assert all(len({(each.world, each.seeds) for each in batch}) == 1 for batch in parts)
     assert batches([], 12) == []
 
 

@@ -92,18 +92,18 @@ def test_a_wider_grid_is_searched_around_the_choice(worlds):
         seen.extend(each for each in cells if what == "wider grids" and each.first == 0)
         return run(cells, what)
 
-    found = only_table(decide(make_contest(node), spying))["clip"].judged
+    clip = only_table(decide(make_contest(node), spying))["clip"].judged
     points = [json.loads(each.learner) for each in seen]
     regions = [(each["objective"]["trust_region"], each["learning_rate"]) for each in points]
-    low = found.point["low"]  # of which the result does not depend; the first is taken
+    low = clip.point["low"]  # of which the result does not depend; the first is taken
     lows = {low} if low == 0.2 else {low, 0.05 if low == 0.1 else 0.45}
     assert {(r["eps_high"], rate) for r, rate in regions} == {
         (up, rate) for up in (0.8, 1.6) for rate in (0.001, 0.002, 0.004)
     }
     assert {r.get("eps_low", 0.2) for r, _ in regions} == lows
-    assert found.point["up"] == 1.6
-    assert found.point["learning_rate"] == 0.004
-    assert found.more == len(points) == 6 * len(lows) - 2
+    assert clip.point["up"] == 1.6
+    assert clip.point["learning_rate"] == 0.004
+    assert clip.more == len(points) == 6 * len(lows) - 2
 
 
 def test_beyond_two_edges_only_settings_that_are_allowed_together_are_tried():
@@ -170,13 +170,13 @@ def judged(family="clip", **changes):
 
 def test_lost_runs_and_differences_by_hand():
     other = judged("band", values={"final": np.linspace(0, 1, 40)[None] + 0.1, "half": np.full((1, 40), 7.0)})
-    found: dict[str, Any] = {one.judged.family: one for one in compare([judged(), other], "clip", "final", 0.5)}
-    assert [*found] == ["band", "clip"]  # the best first
-    assert found["clip"].lost.value == 0.5
-    assert found["band"].lost.value == 0.4
-    assert tuple(found["band"].difference) == pytest.approx((0.1, 0.1, 0.1))
-    assert (found["clip"].difference, found["clip"].p) == (None, None)
-    assert (found["clip"].half, found["band"].half) == (5, 7)
+    by_family: dict[str, Any] = {one.judged.family: one for one in compare([judged(), other], "clip", "final", 0.5)}
+    assert [*by_family] == ["band", "clip"]  # the best first
+    assert by_family["clip"].lost.value == 0.5
+    assert by_family["band"].lost.value == 0.4
+    assert tuple(by_family["band"].difference) == pytest.approx((0.1, 0.1, 0.1))
+    assert (by_family["clip"].difference, by_family["clip"].p) == (None, None)
+    assert (by_family["clip"].half, by_family["band"].half) == (5, 7)
 
 
 def two_worlds(family, first, second, **others):
@@ -206,12 +206,12 @@ def test_worlds_that_share_seeds_are_not_independent():
 def test_the_test_of_swapping_takes_all_worlds():
     """Of 8 seeds none differs in the first world and all do in the second: 2 of the 2^8 ways are as far."""
     same, more = np.full(8, 0.5), np.linspace(0.1, 0.2, 8)
-    found = compare([two_worlds("clip", same, same), two_worlds("band", same, same + more)], "clip", "final", 0.5)
-    assert found[0].p == 2 / 2**8
-    found = compare(
+    compared = compare([two_worlds("clip", same, same), two_worlds("band", same, same + more)], "clip", "final", 0.5)
+    assert compared[0].p == 2 / 2**8
+    compared = compare(
         [two_worlds("clip", same, same), two_worlds("band", same + more, same - more)], "clip", "final", 0.5
     )
-    assert next(one.p for one in found if one.p is not None) == 1  # better in one world, as much worse in the other
+    assert next(one.p for one in compared if one.p is not None) == 1  # better in one world, as much worse in the other
 
 
 def test_a_run_is_lost_by_its_rare_strategy_whatever_it_earns_and_whatever_is_compared():
@@ -219,10 +219,10 @@ def test_a_run_is_lost_by_its_rare_strategy_whatever_it_earns_and_whatever_is_co
     work = np.repeat([0.049, 0.05, 0.9], [4, 16, 20])[None]
     one = judged(values={"final": final, "mean": final / 10, "work": work})
     other = judged("band", values={"final": final + 0.1, "mean": final / 10 + 0.01, "work": 2 * work})
-    found: dict[str, Any] = {each.judged.family: each for each in compare([one, other], "clip", "mean", 0.05)}
-    assert (found["clip"].lost.value, found["band"].lost.value) == (0.1, 0.0)
-    assert found["band"].difference.value == pytest.approx(0.01)
-    assert found["clip"].value.value == pytest.approx(0.05)
+    by_family: dict[str, Any] = {each.judged.family: each for each in compare([one, other], "clip", "mean", 0.05)}
+    assert (by_family["clip"].lost.value, by_family["band"].lost.value) == (0.1, 0.0)
+    assert by_family["band"].difference.value == pytest.approx(0.01)
+    assert by_family["clip"].value.value == pytest.approx(0.05)
 
 
 def test_a_reward_that_is_not_finite_counts_as_0_and_another_number_not(worlds):
@@ -248,9 +248,9 @@ def test_p_values_are_adjusted_for_the_number_of_families():
         judged(f"{i}", values={"final": judged().values["final"] + rng.normal(0.01 * i, 0.03, (1, 40))})
         for i in range(3)
     ]
-    found: dict[str, Any] = {one.judged.family: one for one in compare([judged(), *others], "clip", "final", 0.5)}
-    assert found["2"].p_adjusted == pytest.approx(3 * found["2"].p)
-    assert found["0"].p_adjusted >= found["1"].p_adjusted >= found["2"].p_adjusted
+    by_family: dict[str, Any] = {one.judged.family: one for one in compare([judged(), *others], "clip", "final", 0.5)}
+    assert by_family["2"].p_adjusted == pytest.approx(3 * by_family["2"].p)
+    assert by_family["0"].p_adjusted >= by_family["1"].p_adjusted >= by_family["2"].p_adjusted
 
 
 UNFAIR = {

@@ -65,9 +65,9 @@ def test_a_control_changes_the_learner_or_the_rule():
     made = learner_of(family, control, {"learning_rate": 0.1})
     assert made["positive_weight"] == 0.95
     assert "entropy_bonus" not in made
-    found = objective(made["objective"])
-    assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
-    assert found.apply == "weight"  # the rest of the objective stays
+    changed_objective = objective(made["objective"])
+    assert changed_objective.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
+    assert changed_objective.apply == "weight"  # the rest of the objective stays
 
 
 def test_what_a_control_can_change_is_what_a_learner_has():
@@ -173,9 +173,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_named_by_its_place(name):
     node, told = WRONG[name]
-    with pytest.raises(UserError, match=told) as found:
+    with pytest.raises(UserError, match=told) as error:
         make_contest(node, "x.yaml")
-    assert str(found.value).startswith("x.yaml: ")
+    assert str(error.value).startswith("x.yaml: ")
 
 
 def test_a_control_may_be_nothing_for_some_of_the_families():

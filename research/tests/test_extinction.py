@@ -28,21 +28,21 @@ def test_nothing_frozen_is_training_itself(script):
 
 def test_all_positive_tokens_frozen_is_a_positive_weight_of_0(script):
     names = [name for name in script.FREEZES if name.split()[0] in ("first", "later") and name.endswith(" +")]
-    found = script.train(
+    p_work = script.train(
         SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
     )
     wanted = train(SCENE, [Learner(RULE[0], 0.02, positive_weight=0.0)], range(5), engine="numba", curves=True)
     assert len(names) == 4
-    np.testing.assert_allclose(found, wanted["p_work"], rtol=1e-9)
+    np.testing.assert_allclose(p_work, wanted["p_work"], rtol=1e-9)
 
 
 def test_common_positive_tokens_frozen_is_the_weight_from_that_probability_on(script):
     names = ("first common +", "later common +")
-    found = script.train(
+    p_work = script.train(
         SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
     )
     learner = Learner(RULE[0], 0.02, positive_weight=0.0, positive_from=script.COMMON)
-    np.testing.assert_allclose(found, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
+    np.testing.assert_allclose(p_work, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
 
 
 def test_groups_are_those_with_a_bad_answer_and_the_others(script):

@@ -101,9 +101,9 @@ def test_samples_have_the_models_probabilities(start):
     goes_on = drawn.tokens[:, 0] != toy.END
     pairs = torch.bincount(drawn.tokens[goes_on, 0] * vocabulary + drawn.tokens[goes_on, 1], minlength=vocabulary**2)
     expected = of_pairs.flatten()[torch.arange(vocabulary**2) // vocabulary != toy.END] * count
-    found = pairs[torch.arange(vocabulary**2) // vocabulary != toy.END]
+    seen = pairs[torch.arange(vocabulary**2) // vocabulary != toy.END]
     enough = expected >= 5
-    chi2 = ((found - expected) ** 2 / expected)[enough].sum().item()
+    chi2 = ((seen - expected) ** 2 / expected)[enough].sum().item()
     degrees = int(enough.sum())  # the rest of the probability is rare pairs and the completions that end at once
     assert abs(chi2 - degrees) < 5 * math.sqrt(2 * degrees)
     torch.testing.assert_close(drawn.logps[:, 0], logps[0, 0][drawn.tokens[:, 0]], atol=1e-5, rtol=0)
@@ -195,11 +195,11 @@ def test_a_run_with_trls_samples_is_trls_run(half_taught, tmp_path, monkeypatch,
     """Prompts, rewards, advantages, minibatches, steps, rows: all of `bandpo lab` but the drawing of the tokens. The
     random numbers behind those, of wrong rewards and of minibatches, are TRL's, too."""
     monkeypatch.setattr(toy, "warm_start", lambda p_work, seed, say: (half_taught, {}))
-    kept, reward = [], toy.reward
+    drawn, reward = [], toy.reward
 
     @functools.wraps(reward)
     def keeps(completions, completion_ids, *arguments, **columns):
-        kept.append((completion_ids, torch.get_rng_state()))
+        drawn.append((completion_ids, torch.get_rng_state()))
         return reward(completions, completion_ids, *arguments, **columns)
 
     (job,) = plan(scene, [rule], [3], tmp_path, {"rounds": 3, "save_every": 0, "trainer": {"learning_rate": 3e-4}})
@@ -221,7 +221,7 @@ def test_a_run_with_trls_samples_is_trls_run(half_taught, tmp_path, monkeypatch,
         entropies = -(choices.exp() * choices).sum(-1)
         return [Completions(tokens, mask, choices.gather(-1, tokens[..., None])[..., 0], entropies)]
 
-    left, works = list(kept), []
+    left, works = list(drawn), []
     monkeypatch.setattr(fast_lab, "sample", samples)
     (ours,) = train(scene, rule, [3], rounds=3, learning_rate=3e-4)
     assert not left

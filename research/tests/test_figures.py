@@ -77,17 +77,17 @@ def test_the_regions_are_those_of_both_rules_and_cover_the_surface():
     ax, _ = drawn("regions-3d")
     # Which kind each point of a grid is, as drawn, and by the definitions.
     p, q = np.meshgrid((np.arange(400) + 0.5) / 400, (np.arange(400) + 0.5) / 400)
-    found, corners = np.full(p.shape, -1), []
+    shown, corners = np.full(p.shape, -1), []
     for polygon in ax.collections:
         assert isinstance(polygon, Poly3DCollection)
         x, y, z = np.asarray(polygon._faces[0]).T
         np.testing.assert_allclose(x * z, y, atol=1e-12)  # on the surface
         corners.extend(x)
         inside = MplPath(np.column_stack([x, y])).contains_points(np.column_stack([p.flat, q.flat]))
-        found[inside.reshape(p.shape)] = CLASSES.index(to_hex(polygon._facecolor3d[0]))
+        shown[inside.reshape(p.shape)] = CLASSES.index(to_hex(polygon._facecolor3d[0]))
     band, clip = kl(p, q) <= 0.1, (q >= 0.8 * p) & (q <= 1.28 * p)
     expected = np.select([q > 10 * p, band & clip, band, clip], [-1, 2, 0, 1], 3)
-    assert (found != expected).mean() < 1e-3
+    assert (shown != expected).mean() < 1e-3
     # The surface has its corner at p = 1 / 10, and the borders theirs where the rules' bounds cross.
     low, high = 0.3, 0.75
     for _ in range(60):
@@ -106,8 +106,8 @@ def test_the_command_takes_rules_and_prints_captions(tmp_path, capsys):
 
 def test_stretches_find_every_change_of_a_step_function():
     edges = torch.tensor([1e-9, 0.2, 0.203, 0.99], dtype=torch.float64)
-    found = stretches(lambda log_p: (log_p.exp()[..., None] > edges).sum(-1))
-    assert [start for start, _, _ in found] == pytest.approx([0, *edges.tolist()], rel=1e-12)
-    assert [end for _, end, _ in found] == pytest.approx([*edges.tolist(), 1], rel=1e-12)
-    assert [value for _, _, value in found] == [0, 1, 2, 3, 4]
+    parts = stretches(lambda log_p: (log_p.exp()[..., None] > edges).sum(-1))
+    assert [start for start, _, _ in parts] == pytest.approx([0, *edges.tolist()], rel=1e-12)
+    assert [end for _, end, _ in parts] == pytest.approx([*edges.tolist(), 1], rel=1e-12)
+    assert [value for _, _, value in parts] == [0, 1, 2, 3, 4]
     assert stretches(lambda log_p: torch.full_like(log_p, 7)) == [(0.0, 1.0, 7)]

@@ -49,8 +49,8 @@ def row(p_work: float, reward: float, right: float | None = None) -> dict[str, f
 def test_the_numbers_of_a_run():
     right = [0.5, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9]
     work = [0.1, 0.5, 0.6, 0.2, 0.3, 0.6, 0.9]
-    found = labs._numbers([row(p, 0.0, x) for p, x in zip(work, right, strict=True)])
-    assert found == pytest.approx({"final": 0.4, "mean": 2.9 / 7, "half": 2, "work": 0.6})
+    numbers = labs._numbers([row(p, 0.0, x) for p, x in zip(work, right, strict=True)])
+    assert numbers == pytest.approx({"final": 0.4, "mean": 2.9 / 7, "half": 2, "work": 0.6})
     # Of a scene in which no reward is inverted; two rounds, and never half of the completions.
     assert labs._numbers([row(0.5, 0.25), row(0.2, 0.75)]) == {"final": 0.5, "mean": 0.5, "half": 3, "work": 0.35}
 
@@ -77,15 +77,15 @@ def test_a_row_depends_on_its_cell_alone(start, monkeypatch):
 
 
 def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
-    asked = []
-    monkeypatch.setattr(labs, "train", lambda *a, **k: asked.append((a, k)) or [[row(0.6, 1.0)]] * len(a[2]))
+    calls = []
+    monkeypatch.setattr(labs, "train", lambda *a, **k: calls.append((a, k)) or [[row(0.6, 1.0)]] * len(a[2]))
     run_cells([made(learner=BAND)])
     run_cells([made({"lab": "rare-and-noisy"}, {**CLIP, "objective": {"type": "prefix_budget"}})])
-    (settings, objective, seeds), more = asked[0]
+    (settings, objective, seeds), more = calls[0]
     assert (settings.learning_rate, settings.rounds, settings.flip) == (0.002, 2, 0.05)
     assert (objective.trust_region.delta, objective.positive_weight, seeds) == (0.05, 0.85, [0, 1])
     assert more == {"start_seed": 0, "measure": False}
-    assert asked[1][1] == {"start_seed": None, "measure": True}  # a rule that goes by the tokens of its own run
+    assert calls[1][1] == {"start_seed": None, "measure": True}  # a rule that goes by the tokens of its own run
 
 
 def test_the_key_is_that_of_the_content(monkeypatch):
@@ -163,5 +163,5 @@ def test_a_smoke_test_of_the_command(start, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_contest_of_the_lab_runs(start, tmp_path, capsys):
     assert main([str(FOLDER / "lab.yaml"), "--smoke", "-o", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [len(table["families"]) for table in found["tables"]] == [8] * 2
+    results = json.loads(capsys.readouterr().out)
+    assert [len(table["families"]) for table in results["tables"]] == [8] * 2

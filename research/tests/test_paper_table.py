@@ -39,9 +39,9 @@ def test_a_digit_copied_wrong_is_found(page, monkeypatch):
 def test_the_grid_is_that_of_all_counts(page, count):
     grid = {f"{x:.2f}" for k in range(count + 1) for x in (100 * k / count - 1e-9, 100 * k / count + 1e-9)}
     grid.discard("-0.00")
-    found = {f"{i / 100:.2f}" for i in range(10_001) if page.on_grid(i / 100, count)}
-    assert found == grid - {f"{100.01:.2f}"}
-    assert page.chance_of_grid(count) == len(found) / 10_001
+    on_grid = {f"{i / 100:.2f}" for i in range(10_001) if page.on_grid(i / 100, count)}
+    assert on_grid == grid - {f"{100.01:.2f}"}
+    assert page.chance_of_grid(count) == len(on_grid) / 10_001
 
 
 def made(page, rng, data="AIME2024"):

@@ -11,7 +11,7 @@ from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares
-from research.report.rows import Pair, judged, kept
+from research.report.rows import Pair, all_rows, judged
 from research.worlds import Learner, scene
 
 FOLDER = Path(__file__).parents[1] / "contests"
@@ -19,7 +19,7 @@ ONCE = read_contest(FOLDER / "reuse_once.yaml")
 
 
 def test_each_judged_rule_of_these_contests_has_its_share_of_tokens():
-    every = {(*one.place, one.told["family"], one.setting) for one in kept() if one.place[0].startswith("reuse")}
+    every = {(*one.place, one.told["family"], one.setting) for one in all_rows() if one.place[0].startswith("reuse")}
     assert {tuple(row[name] for name in reuse_rates.COLUMNS[:5]) for row in reuse_rates.read_rows(CSV)} == every
 
 
@@ -36,9 +36,9 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
 def test_the_doctor_tells_of_the_shares_that_were_measured():
     at = {"contest": "reuse once", "world": "calibrated, minibatches 4, epochs 1", "family": "GRPO .2/.2"}
     (once,) = (row for row in reuse_rates.read_rows(CSV) if at.items() <= row.items())
-    (said, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
+    (sentence, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
     assert (round(float(once["percent"]), 1), round(float(once["cut"]), 2)) == (ours, theirs)
-    assert said.startswith(f"{ours} % of tokens were outside")
+    assert sentence.startswith(f"{ours} % of tokens were outside")
     assert theirs_said.startswith(f"{theirs} % of tokens were clipped")
     page = (FOLDER.parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
     assert f"What is {ours} % by ours was {theirs} % by theirs" in page
@@ -55,8 +55,8 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert round(higher, 2) == 0.07
     assert band == 0
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
-    said = (root / "src" / "bandpo" / "clipping.py").read_text()
-    assert f"half the best rate cost {half}." in said
+    doctor_text = (root / "src" / "bandpo" / "clipping.py").read_text()
+    assert f"half the best rate cost {half}." in doctor_text
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
     assert f"half or twice the best rate cost {half} or {twice} " in (root / "docs" / "choose.md").read_text()
     rows = judged()
@@ -79,7 +79,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
     assert "15 of 15 rules ended within 0.02 of no clip" in clipping.ONCE
-    said = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
-    said["docs/report/index.md"] = "fifteen of fifteen"
-    for page, count in said.items():
+    doctor_text = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
+    doctor_text["docs/report/index.md"] = "fifteen of fifteen"
+    for page, count in doctor_text.items():
         assert f"{count} rules end" in (root / page).read_text(encoding="utf-8")

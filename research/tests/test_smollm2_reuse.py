@@ -92,13 +92,16 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
 
 def differences(uses):
     """Return by rule how many seeds it shares with no clip, counted from the first, and the difference's ends."""
-    found = smollm2_reuse.judged(uses)
-    said = {}
+    by_rule = smollm2_reuse.judged(uses)
+    ends = {}
     for rule in [*smollm2_reuse.RULES][1:]:
-        seeds = sorted(set(found[rule]) & set(found["no clip"]))
+        seeds = sorted(set(by_rule[rule]) & set(by_rule["no clip"]))
         assert seeds == [*range(100, 100 + len(seeds))]
-        said[rule] = len(seeds), [float(x) for x in re.findall(r"[+-][.\d]+", smollm2_reuse.minus_no_clip(rule, found))]
-    return said
+        ends[rule] = (
+            len(seeds),
+            [float(x) for x in re.findall(r"[+-][.\d]+", smollm2_reuse.minus_no_clip(rule, by_rule))],
+        )
+    return ends
 
 
 def rewards_minus_no_clip(uses):
@@ -107,8 +110,8 @@ def rewards_minus_no_clip(uses):
     return [training_runs([x - none[seed] for seed, x in each.items()]).interval(low=-1.0) for each in others]
 
 
-def said_in(page, said):
-    assert said in (ROOT / page).read_text(encoding="utf-8")
+def assert_in(page, sentence):
+    assert sentence in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_the_report_says_what_the_rows_of_one_use_say():
@@ -117,22 +120,22 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     ends = (grpo, weighted, band)
     assert all(low < 0 < high for _, low, high in ends)
     most, halves = max(abs(one[0]) for one in ends), sorted((high - low) / 2 for _, low, high in ends)
-    said = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
-    said += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
-    said += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
-    said_in("docs/report/index.md", said)
+    sentence = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
+    sentence += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
+    sentence += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
+    assert_in("docs/report/index.md", sentence)
     grpo, weighted, band = rewards_minus_no_clip(1)
     assert grpo.high < 0
     assert weighted.high < 0
     assert band.low < 0 < band.high
     assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
-    said_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
+    assert_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
 
 
 def test_pages_say_what_the_rows_of_eight_uses_say():
-    found = differences(8).values()
-    (seeds,) = {count for count, _ in found}
-    (clip, *around), (_, low, high), (band, *ends) = (each for _, each in found)
+    ends_of_rules = differences(8).values()
+    (seeds,) = {count for count, _ in ends_of_rules}
+    (clip, *around), (_, low, high), (band, *ends) = (each for _, each in ends_of_rules)
     assert around[1] < 0
     assert low < 0 < high
     assert ends[1] < 0
@@ -140,36 +143,40 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
     assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    said_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
-    said_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
+    assert_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
+    assert_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
     grpo, weighted, level = rewards_minus_no_clip(8)
     assert weighted.low > 0
     assert all(one.low < 0 < one.high for one in (grpo, level))
-    said_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
-    said = f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
-    said += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
-    said_in("docs/report/index.md", said)
-    said = f"half of the tokens outside, it ended with {-clip:.2f} less right than no clip on {seeds} seeds, "
-    said_in("docs/choose.md", f"{said}Band-KL `0.05` with {-band:.2f} less")
-    said = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
-    said_in("docs/choose.md", f"{said}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)")
+    assert_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
+    sentence = (
+        f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
+    )
+    sentence += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
+    assert_in("docs/report/index.md", sentence)
+    sentence = f"half of the tokens outside, it ended with {-clip:.2f} less right than no clip on {seeds} seeds, "
+    assert_in("docs/choose.md", f"{sentence}Band-KL `0.05` with {-band:.2f} less")
+    sentence = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
+    assert_in(
+        "docs/choose.md", f"{sentence}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)"
+    )
     none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
-    said = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
-    said_in("README.md", said)
-    said_in("README.md", "no clip; first search its learning rate downwards: the best was a sixteenth of GRPO's")
-    said = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
-    said += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
-    said_in("docs/choose.md", f"{said}three seeds chose")
+    sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
+    assert_in("README.md", sentence)
+    assert_in("README.md", "no clip; first search its learning rate downwards: the best was a sixteenth of GRPO's")
+    sentence = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
+    sentence += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
+    assert_in("docs/choose.md", f"{sentence}three seeds chose")
     assert smollm2_reuse.ROUNDS[8] == 6
 
 
 def test_choose_says_what_the_rows_say_of_two_learning_rates():
     rules = ("no clip", "GRPO 0.2/0.2")
     ends = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in rules]
-    said = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
-    said += "{:.0f} % at 1e-5"
+    sentence = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
+    sentence += "{:.0f} % at 1e-5"
     page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
-    assert said.format(*ends) in page
+    assert sentence.format(*ends) in page
 
 
 def test_a_difference_is_of_the_same_seeds_with_students_interval():

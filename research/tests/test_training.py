@@ -142,22 +142,22 @@ def test_the_reference_is_a_loop_by_hand(changed, rate, controls):
     chosen = dataclasses.replace(chosen, **changed)
     names = {"entropy_bonus": "bonus", "positive_weight": "weight", "positive_from": "weight_from"}
     rewards, cuts = by_hand(chosen, 0.9, 1.1, rate, seed=5, **{names.get(key, key): x for key, x in controls.items()})
-    found = train(chosen, [Learner(Clip(0.1, 0.1), rate, **controls)], [5], engine="torch", curves=True)
-    np.testing.assert_allclose(found["reward"][0, 0], rewards, rtol=1e-10)
+    results = train(chosen, [Learner(Clip(0.1, 0.1), rate, **controls)], [5], engine="torch", curves=True)
+    np.testing.assert_allclose(results["reward"][0, 0], rewards, rtol=1e-10)
     for rule in (Clip(0.1, 0.1), "no-clip"):
         assert apart(chosen, Learner(rule, rate, **controls), [5]) < 1e-9
     assert max(cuts.values()) > 0.05
     for name, share in cuts.items():
-        np.testing.assert_allclose(found[name][0, 0], share, rtol=1e-10)
+        np.testing.assert_allclose(results[name][0, 0], share, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", SAMPLERS)
 def test_logits_are_rounded_to_the_nearest_number_of_the_dtype(dtype):
     logits = np.random.default_rng(0).normal(size=(50, 16)) * np.logspace(-4, 1, 50)[:, None]
     logits[0, :6] = [1.0625, 1.1875, 2.5, 1.00390625, 0.0, 1e6]  # in the middle of two; nothing; too large
-    found = sampler_table(scene({"sampler": dtype}), logits, np.eye(16), np.eye(16))
-    assert (found == log_softmax(rounded(logits, dtype))).all()
-    assert not np.allclose(found, log_softmax(logits), atol=1e-4)
+    table = sampler_table(scene({"sampler": dtype}), logits, np.eye(16), np.eye(16))
+    assert (table == log_softmax(rounded(logits, dtype))).all()
+    assert not np.allclose(table, log_softmax(logits), atol=1e-4)
     hidden = sampler_table(scene({"sampler": dtype, "hidden": True}), logits, np.eye(16), 2 * np.eye(16))
     assert (hidden == log_softmax(rounded(np.tanh(2 * logits), dtype))).all()
 
@@ -190,8 +190,8 @@ def test_with_weights_the_expected_gradient_is_that_of_the_trainers_policy(dtype
 @pytest.mark.parametrize("engine", ["torch", "numba"])
 def test_all_anchors_are_the_same_where_the_sampler_is_the_trainer(engine):
     learners = [Learner("grpo", 0.05, anchor=anchor) for anchor in ANCHORS]
-    found = train(SHORT, learners, [3], engine=engine, curves=True)
-    assert all((numbers == numbers[:1]).all() for numbers in found.values())
+    results = train(SHORT, learners, [3], engine=engine, curves=True)
+    assert all((numbers == numbers[:1]).all() for numbers in results.values())
 
 
 def test_a_step_goes_along_the_gradient_of_the_exact_reward():
@@ -338,19 +338,19 @@ def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
 
 
 def test_the_numbers_are_those_of_the_curves():
-    found = train("rare and noisy", [Learner(WIDE, rate) for rate in (0.002, 0.02)], range(3), curves=True)
-    reward, work = found["reward"], found["p_work"]
+    results = train("rare and noisy", [Learner(WIDE, rate) for rate in (0.002, 0.02)], range(3), curves=True)
+    reward, work = results["reward"], results["p_work"]
     assert reward.shape == (2, 3, 65)
-    np.testing.assert_allclose(found["final"], reward[..., -4:].mean(-1))
-    np.testing.assert_allclose(found["mean"], reward.mean(-1))
-    np.testing.assert_allclose(found["peak"], reward.max(-1))
-    np.testing.assert_allclose(found["work"], work[..., -1])
+    np.testing.assert_allclose(results["final"], reward[..., -4:].mean(-1))
+    np.testing.assert_allclose(results["mean"], reward.mean(-1))
+    np.testing.assert_allclose(results["peak"], reward.max(-1))
+    np.testing.assert_allclose(results["work"], work[..., -1])
     for learner, seed in np.ndindex(2, 3):
         above = np.flatnonzero(work[learner, seed] > 0.5)
-        assert found["half"][learner, seed] == (above[0] if len(above) else 65)
-    assert {65} < set(found["half"].flatten().tolist())
-    assert (found["skill"] > 0.5).all()
-    assert (found["kl"] > 0).all()
+        assert results["half"][learner, seed] == (above[0] if len(above) else 65)
+    assert {65} < set(results["half"].flatten().tolist())
+    assert (results["skill"] > 0.5).all()
+    assert (results["kl"] > 0).all()
 
 
 def a_round(positive_weight=1.0, positive_from=0.0):
@@ -378,17 +378,17 @@ def test_chance_cuts_as_much_as_the_rule_for_each_sign_and_octave():
     advantages = torch.randn(count, 1, generator=rng, dtype=torch.float64)
     gate = torch.rand(count, 1, generator=rng, dtype=torch.float64)
     context = bandpo.Context(advantages=advantages, response_mask=mask)
-    kept = reference._by_chance(Objective(Clip(0.05, 0.1)), logps, old, mask, context, gate)
+    gates = reference._by_chance(Objective(Clip(0.05, 0.1)), logps, old, mask, context, gate)
     ratio = (logps - old).exp()
     cut = torch.where(advantages > 0, ratio > 1.1, ratio < 0.95)
     for octave in range(4):
         for up in (True, False):
             here = mask & (old / -math.log(2) >= octave) & (old / -math.log(2) < octave + 1) & ((advantages > 0) == up)
             mass = advantages[here].abs()
-            rate, found = (mass * cut[here]).sum() / mass.sum(), (mass * (1 - kept[here])).sum() / mass.sum()
+            rate, share = (mass * cut[here]).sum() / mass.sum(), (mass * (1 - gates[here])).sum() / mass.sum()
             error = float((rate * (1 - rate) * (mass**2).sum()).sqrt() / mass.sum())
-            assert abs(found - rate) < 4 * error
-    assert not torch.equal(kept == 0, cut)
+            assert abs(share - rate) < 4 * error
+    assert not torch.equal(gates == 0, cut)
 
 
 def test_chance_does_nothing_where_the_rule_cuts_nothing():

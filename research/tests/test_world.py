@@ -127,9 +127,9 @@ def test_the_expected_reward_is_the_sum_over_all_paths(free):
             reward += probability * (float(solved) if works else small.luck * (path[0] == GUESS)) / 3
             work += probability * works / 3
             skill += probability * solved / 3
-    found = exact(small, table, right)
-    np.testing.assert_allclose([found.reward, found.p_work, found.skill], [reward, work, skill], rtol=1e-12)
-    np.testing.assert_allclose(found.entropy, stats.entropy(np.exp(table), axis=1).mean())
+    numbers = exact(small, table, right)
+    np.testing.assert_allclose([numbers.reward, numbers.p_work, numbers.skill], [reward, work, skill], rtol=1e-12)
+    np.testing.assert_allclose(numbers.entropy, stats.entropy(np.exp(table), axis=1).mean())
 
 
 def test_divergence_and_entropies_are_those_of_scipy():

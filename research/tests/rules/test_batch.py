@@ -34,7 +34,7 @@ def batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Tensor]:
     return {"logps": new, "old_logps": old, "advantages": advantages, "response_mask": mask}
 
 
-def known(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
+def of_batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(seed + 100)
     then = torch.rand(rows, columns, generator=rng, dtype=F64)
     return {
@@ -80,7 +80,7 @@ def test_the_contract_of_every_rule(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_padding_reaches_nothing_and_nan_shows(rule):
-    data, more = batch(), known()
+    data, more = batch(), of_batch()
     mask = data["response_mask"]
     plain = gradient(data, rule, **more)
     assert plain.isfinite().all()
@@ -95,7 +95,7 @@ def test_padding_reaches_nothing_and_nan_shows(rule):
 
 def test_what_is_not_known_of_a_token_gives_nan():
     first = torch.arange(7)[None] == 0
-    data, more = batch(), known()
+    data, more = batch(), of_batch()
     for rule, name in (
         (EntropyRatio(Clip()), "entropies"),
         (EntropyRatio(Clip()), "old_entropies"),
@@ -120,7 +120,7 @@ def test_what_a_rule_needs_is_named(rule, field):
     with pytest.raises(ValueError, match=rf"{type(rule).__name__} needs context\.{field}, which was not given"):
         rule.bounds(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"EntropyRatio needs context\.old_entropies"):
-        policy_loss(**batch(), objective=EntropyRatio(Clip()), entropies=known()["entropies"])
+        policy_loss(**batch(), objective=EntropyRatio(Clip()), entropies=of_batch()["entropies"])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_entropy_ratio_is_open_and_outside_nothing_moves(region):
 
 def test_entropy_ratio_drops_tokens_or_holds_them():
     """Two-sided masking has no gradient outside the band, clipping still one that leads back to r = 1."""
-    data, more = batch(rows=20), known(rows=20)
+    data, more = batch(rows=20), of_batch(rows=20)
     mask = data["response_mask"]
     ratio = (more["entropies"] + 1e-8) / (more["old_entropies"] + 1e-8)
     outside = ((ratio <= 0.95) | (ratio >= 1.05)) & mask
@@ -212,11 +212,11 @@ def test_stale_has_the_gradient_of_an_interpolated_anchor(d):
     data["logps"] = (data["old_logps"] + 2 * (data["logps"] - data["old_logps"])).clamp(max=-1e-3)
     staleness = torch.randint(0, 6, (40,)) if d is None else torch.full((40,), d)
     expected = by_interpolated_anchor(data, staleness, Clip(0.2, 0.28))
-    for given in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
-        found = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": given})
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
+    for age in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
+        slope = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": age})
+        torch.testing.assert_close(slope, expected, rtol=1e-12, atol=1e-15)
     plain = gradient(data, Clip(0.2, 0.28))
-    assert torch.equal(plain, found) == (d in (0, 1))
+    assert torch.equal(plain, slope) == (d in (0, 1))
 
 
 # ---- in words

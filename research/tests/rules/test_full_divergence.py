@@ -193,8 +193,8 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
     new, old, logps, old_logps, advantages, mask = batch()
     p, q = old.softmax(-1), new.softmax(-1)
     spent = {"tv": 0.5 * (q - p).abs().sum(-1), "kl": (p * (p / q).log()).sum(-1)}[name]
-    given = full_divergence(new, old, name)
-    torch.testing.assert_close(given, spent, rtol=1e-12, atol=0)
+    divergences = full_divergence(new, old, name)
+    torch.testing.assert_close(divergences, spent, rtol=1e-12, atol=0)
     delta = spent[mask].median().item() * 1.001
     loss, metrics = policy_loss(
         logps,
@@ -202,7 +202,7 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
         advantages,
         mask,
         Objective(Exact(delta), apply=apply),
-        more={"divergences": given},
+        more={"divergences": divergences},
         metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
@@ -226,11 +226,11 @@ def test_the_gate_is_a_rule():
     check_objective(Objective(rule, apply="mask"), more={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
     assert trust_region({"type": "exact", "delta": 0.15}) == rule
     old = torch.tensor([[-1.0, -2.0, math.nan, -1.0, -3.0]], dtype=F64)
-    found = rule.bounds(old, Context(more={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
-    assert found.log_low[0, [0, 1, 4]].tolist() == [-math.inf, 0, -math.inf]  # on the radius is inside
-    assert found.log_high[0, [0, 1, 4]].tolist() == [1, 0, 3]
-    assert found.log_low.isnan().equal(found.log_high.isnan())
-    assert found.log_high.isnan().tolist() == [[False, False, True, True, False]]
+    bounds = rule.bounds(old, Context(more={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
+    assert bounds.log_low[0, [0, 1, 4]].tolist() == [-math.inf, 0, -math.inf]  # on the radius is inside
+    assert bounds.log_high[0, [0, 1, 4]].tolist() == [1, 0, 3]
+    assert bounds.log_low.isnan().equal(bounds.log_high.isnan())
+    assert bounds.log_high.isnan().tolist() == [[False, False, True, True, False]]
     with pytest.raises(ValueError, match=r"Exact needs context.divergences, which was not given"):
         rule.bounds(old)
     with pytest.raises(ValueError, match=r"delta of Exact must be a number in \(0, inf\), got 0"):

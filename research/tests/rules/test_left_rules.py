@@ -40,8 +40,8 @@ def test_kl3_ends_where_lambert_w_has_its_two_branches(delta):
 
 
 def test_the_method_has_the_numbers_of_a_radius_of_0_02():
-    found, ours = method("atr-grpo").objective.trust_region, kl3_clip(0.02)
-    assert (found.eps_low, found.eps_high) == pytest.approx((ours.eps_low, ours.eps_high), rel=1e-12)
+    clip, ours = method("atr-grpo").objective.trust_region, kl3_clip(0.02)
+    assert (clip.eps_low, clip.eps_high) == pytest.approx((ours.eps_low, ours.eps_high), rel=1e-12)
 
 
 @pytest.mark.parametrize("delta", [0, -1, math.inf, math.nan])

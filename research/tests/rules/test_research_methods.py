@@ -37,14 +37,14 @@ def dppo_top_k(log_pi, old, mu, a):
 
 def cppo(log_pi, old, mu, a):
     r, gap = torch.exp(log_pi - mu).detach(), (log_pi.exp() - mu.exp()).abs().detach()
-    kept, spent, earned = [], 0.0, 0.0
+    stays, spent, earned = [], 0.0, 0.0
     for t in range(len(r)):
         w = 1 - 0.2 * t / (len(r) - 1) if len(r) > 1 else 1.0
         spent += w * gap[t]
         inside = w * gap[t] <= 0.15 and spent <= 0.15 + 0.015 * earned
         earned += w
-        kept.append(1.0 if inside or a * (r[t] - 1) <= 0 else 0.0)
-    return a * r * log_pi * torch.tensor(kept, dtype=F64)
+        stays.append(1.0 if inside or a * (r[t] - 1) <= 0 else 0.0)
+    return a * r * log_pi * torch.tensor(stays, dtype=F64)
 
 
 def gapo(log_pi, old, sampler, a, group_mean):
@@ -118,11 +118,11 @@ def test_every_method_has_a_formula_and_none_is_the_librarys():
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_method_is_its_textbook(name):
-    found = METHODS[name]
-    data, sampler = batch(found, 48)
-    more = in_a_loop(found, data, sampler) | MORE.get(name, lambda *_: {})(data, sampler)
-    value, gradient = loss_and_gradient(more, found.objective)
-    expected, slope = textbook(FORMULAS[name], data, sampler, found.objective.aggregation)
+    method = METHODS[name]
+    data, sampler = batch(method, 48)
+    more = in_a_loop(method, data, sampler) | MORE.get(name, lambda *_: {})(data, sampler)
+    value, gradient = loss_and_gradient(more, method.objective)
+    expected, slope = textbook(FORMULAS[name], data, sampler, method.objective.aggregation)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
     if name in SAME_VALUE:
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
