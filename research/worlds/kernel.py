@@ -173,7 +173,7 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
     """
     length, group = sizes.length, sizes.group_size
     slot = np.empty((2, lanes.weights.shape[3]), np.int64)
-    found = at = 0
+    count = at = 0
     for lane in range(lanes.seed.shape[0]):
         for g in range(sizes.groups):
             for t in range(length):
@@ -185,12 +185,12 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
                         continue
                     side, a = 1 if value > 0 else 0, drawn.tokens[lane, n, t]
                     if slot[side, a] < 0:
-                        slot[side, a] = found
-                        index[found] = at + n * length + t
-                        found += 1
+                        slot[side, a] = count
+                        index[count] = at + n * length + t
+                        count += 1
                     place[lane, n, t] = slot[side, a]
         at += sizes.groups * group * length
-    return found
+    return count
 
 
 @numba.njit(**INNER)
@@ -357,8 +357,8 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
                         advantage = less(advantage, excess * made.count[e])
                     if loss.by_chance:
                         cell, y = _cell(old, up), uniform(key, step * most + made.gate[e])
-                        kept = y * all_of[cell] >= cut_of[cell]
-                        slope = slope_of(loss, log_p - old, advantage, -np.inf, np.inf, up) if kept else 0.0
+                        stays = y * all_of[cell] >= cut_of[cell]
+                        slope = slope_of(loss, log_p - old, advantage, -np.inf, np.inf, up) if stays else 0.0
                     else:
                         slope = slope_of(loss, log_p - old, advantage, made.low[e], made.high[e], up)
                     if is_last and advantage != 0.0:

@@ -161,9 +161,9 @@ class _Run:
             sums[self.lane] += np.bincount(cell.flatten(), share.flatten(), minlength=sums.shape[1])
 
 
-def _balanced(advantages: Tensor, log_ratio: Tensor, kept: Tensor) -> Tensor:
+def _balanced(advantages: Tensor, log_ratio: Tensor, inside: Tensor) -> Tensor:
     """Advantages minus sum r A / sum r over the tokens that are kept; 0 where that has another sign."""
-    ratio = torch.where(kept, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
+    ratio = torch.where(inside, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
     moved = advantages - (ratio * advantages).sum() / ratio.sum().clamp(min=1e-300)
     return torch.where(moved * advantages > 0, moved, 0.0)
 

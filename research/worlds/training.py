@@ -105,10 +105,10 @@ def _engine(learner: Learner, engine: Engine | None) -> Callable[[World, Sequenc
 
 def _alike(learners: Sequence[Learner]) -> dict[Learner, list[int]]:
     """The places of learners that differ by their learning rates alone."""
-    found: dict[Learner, list[int]] = {}
+    by_learner: dict[Learner, list[int]] = {}
     for place, learner in enumerate(learners):
-        found.setdefault(dataclasses.replace(learner, learning_rate=1.0), []).append(place)
-    return found
+        by_learner.setdefault(dataclasses.replace(learner, learning_rate=1.0), []).append(place)
+    return by_learner
 
 
 def _numbers(scene: Scene, trace: Trace) -> dict[str, NDArray[np.float64]]:
