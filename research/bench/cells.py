@@ -203,15 +203,15 @@ def _rounded(x: float) -> float | None:
 
 @functools.cache
 def _content(world: str) -> dict[str, Any]:
-    """All fields of a scene, so that a name that means another scene is another key; the sampler, which rows of before
-    have not, where there is one."""
+    """All fields of a scene, so that a name that means another scene is another key; those that rows of before have
+    not, where they are used."""
     from ..worlds import scene
 
     node = json.loads(world)
     if is_lab(node):
         return lab_of(node).content
     fields = dataclasses.asdict(scene(node))
-    return fields if fields["sampler"] else {name: x for name, x in fields.items() if name != "sampler"}
+    return {name: x for name, x in fields.items() if x or name not in ("sampler", "ways", "unseen")}
 
 
 def _json(value: Any) -> str:

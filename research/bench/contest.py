@@ -21,9 +21,12 @@ from .labs import is_lab
 
 LEARNING_RATE = "learning_rate"
 # What `worlds.train` says of a run: rewards and other shares of which more is better, and the rest.
-LARGER_IS_BETTER = ("final", "mean", "peak", "work", "skill")
+LARGER_IS_BETTER = (
+    "final", "mean", "peak", "work", "skill", "pass4", "pass16", "pass64", "harder", "unseen1", "unseen16",
+)  # fmt: skip
 NUMBERS = (
-    *LARGER_IS_BETTER, "half", "entropy", "kl", "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
+    *LARGER_IS_BETTER, "half", "entropy", "kl", "lost_up", "lost_down", "above", "below", "ratio",
+    "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
 )  # fmt: skip
 ALWAYS = ("final", "work")  # of each run: the profile is of its reward, and by P("work") it is lost or not
 _SMOKE = 1_000_000  # the first seed of a smoke test

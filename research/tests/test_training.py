@@ -256,6 +256,8 @@ def test_controls_are_the_same_in_both_engines(controls):
     ("node", "rate"),
     [
         ({"base": "hidden", "rounds": 4}, 0.005),
+        ({"base": "ways", "rounds": 4, "prompts": 16, "unseen": 8}, 0.08),
+        ({"base": "ways", "rounds": 3, "hidden": True, "flip": 0.2}, 0.02),
         ({"base": "stale", "rounds": 6}, 0.03),
         ({"base": "rare and noisy", "rounds": 5, "sgd": True}, 3.0),
         ({"base": "hidden", "rounds": 4, "sgd": True, "stale": 1}, 0.1),
@@ -466,3 +468,17 @@ def test_the_compiled_exponential_is_that_of_numpy():
     np.testing.assert_allclose([arithmetic.exp(each) for each in x], np.exp(x), rtol=5e-16, atol=0)
     assert arithmetic.exp(0.0) == 1
     assert arithmetic.exp(-np.inf) == arithmetic.exp(-708.0)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_tokens_that_lose_their_gradient_are_counted_by_side(engine):
+    tight = Clip(0.02, 0.02)
+    rules = ("no-clip", tight, Clip(0.02, math.inf), Objective(tight, apply="mask_two_sided"))
+    runs = [train(SHORT, [Learner(rule, 0.05)], [3], engine=engine) for rule in rules]
+    none, clip, low_side, masked = ({name: float(values[0, 0]) for name, values in run.items()} for run in runs)
+    assert none["lost_up"] == none["lost_down"] == none["above"] == none["below"] == 0
+    assert 0 < clip["lost_up"] < clip["above"]  # a token above its bounds loses its gradient only if A > 0
+    assert 0 < clip["lost_down"] < clip["below"]
+    assert low_side["lost_up"] == 0 < low_side["lost_down"]
+    assert masked["lost_up"] + masked["lost_down"] == pytest.approx(masked["above"] + masked["below"], rel=1e-12)
+    assert none["ratio"] > clip["ratio"] > 1.02

@@ -83,7 +83,7 @@ def test_a_draw_depends_on_its_key_alone():
     assert (draws.normals([7, 5], draws.NOISE, (3, 2))[1] == draws.normals([5], draws.NOISE, (3, 2))[0]).all()
 
 
-@pytest.mark.parametrize("name", list(SCENES))
+@pytest.mark.parametrize("name", sorted(set(SCENES) - {"ways"}))
 def test_a_world_begins_with_its_priors(name):
     chosen = SCENES[name]
     world = make_world(chosen, range(6))
@@ -94,6 +94,23 @@ def test_a_world_begins_with_its_priors(name):
     skill = exact(chosen, world.first_policy(), world.right).skill
     assert (skill > 0.1).all()
     assert (skill < 0.99).all()
+
+
+def test_several_ways_are_right_and_half_of_them_stay_so():
+    chosen = SCENES["ways"]
+    world = make_world(chosen, range(6))
+    assert (world.ways.sum(-1) == 16).all()
+    assert not (world.harder & ~world.ways).any()
+    assert 0.45 < world.harder.sum() / world.ways.sum() < 0.55
+    first = np.exp(world.first_policy()).reshape(6, chosen.prompts, chosen.tokens)
+    right = (first * world.ways).sum(-1)
+    numbers = exact(chosen, world.first_policy(), world.right, world.ways, world.harder)
+    np.testing.assert_allclose(numbers.reward, right.mean(-1), rtol=1e-12)
+    np.testing.assert_allclose(numbers.pass16, (1 - (1 - right) ** 16).mean(-1), rtol=1e-12)
+    np.testing.assert_allclose(numbers.harder, (1 - (1 - (first * world.harder).sum(-1)) ** 32).mean(-1), rtol=1e-12)
+    assert 0.2 < right.mean() < 0.45  # the first policy knows nothing of what is right
+    alone = [world.on_unseen(0, world.weights[0], world.hidden[0])[0], float(numbers.reward[0])]
+    assert abs(alone[0] - alone[1]) < 0.15
 
 
 def test_a_world_is_the_same_alone_and_the_prompts_of_a_round_differ():

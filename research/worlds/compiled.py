@@ -102,10 +102,12 @@ class _Piece:
         from . import kernel
 
         self.kernel, self.scene, self.learner, self.is_single = kernel, world.scene, lanes[0][0], is_single
+        self.world = world
         scene, count = world.scene, len(lanes)
         states, size = scene.prompts * scene.length, scene.features + 2
         seed = np.array([index for _, index in lanes])
-        self.worlds = kernel.Worlds(world.seeds, world.features.reshape(-1, states, size), world.right, world.prompts)
+        at_once = world.features.reshape(-1, states, size)
+        self.worlds = kernel.Worlds(world.seeds, at_once, world.right, world.ways, world.harder, world.prompts)
         self.features = self.worlds.features[seed]
         weights, hidden = np.zeros((3, count, size, scene.tokens)), np.zeros((3, count, size, size))
         weights[0], hidden[0] = world.weights[seed], world.hidden[seed]
@@ -122,14 +124,14 @@ class _Piece:
         self.sizes = kernel.Sizes(
             scene.prompts, scene.length, scene.free_steps, scene.prompts_per_round, scene.responses_per_prompt,
             scene.minibatches, scene.epochs, scene.stale, self.learner.anchor != "sampler",
-            scene.luck, scene.flip, scene.hidden, scene.sgd, *scene.betas,
+            scene.luck, scene.flip, scene.ways > 0, scene.hidden, scene.sgd, *scene.betas,
         )  # fmt: skip
         self.loss = _loss(self.learner)
         self.trace = Trace.empty(scene, count)
 
     def train(self) -> Trace:
         kernel, trace, count = self.kernel, self.trace, len(self.lanes.seed)
-        exact = [np.zeros(count) for _ in range(5)]
+        exact = [np.zeros(count) for _ in range(9)]
         for round in range(self.scene.rounds + 1):
             kernel.measure(self.sizes, self.worlds, self.lanes, round, *exact)
             for curve, now in zip(trace, exact, strict=False):
@@ -143,7 +145,10 @@ class _Piece:
                 self.lanes.sampler[:, round % (self.scene.stale + 1)] = now
             start = self.sizes, self.worlds, self.lanes, round, self.drawn
             kernel.draw(*start)
-            kernel.learn(*start, *self.bounds_of_round(round), self.loss, trace.cut, trace.seen)
+            kernel.learn(*start, *self.bounds_of_round(round), self.loss, trace.cut, trace.seen, trace.stops)
+        weights, hidden = self.lanes.weights[0], self.lanes.hidden[0]
+        for lane, index in enumerate(self.lanes.seed):
+            trace.unseen[lane] = self.world.on_unseen(index, weights[lane], hidden[lane])
         return trace
 
     def bounds_of_round(self, round: int) -> tuple[Any, Any, Any, Any]:
