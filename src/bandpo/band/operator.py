@@ -127,12 +127,13 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
     which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
     """
-    if kind.log_bounds is not None:
+    look_up = log_p.dtype == torch.float32 and not (kind.kinks or isinstance(delta, Tensor) or is_traced(log_p))
+    if kind.log_bounds is not None and not (look_up and kind.iterates):
         return kind.log_bounds(log_p, delta)
     if is_traced(log_p):
         return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
     smooth = not kind.kinks
-    if smooth and log_p.dtype == torch.float32 and not isinstance(delta, Tensor):
+    if look_up:
         table = _table(kind, delta, log_p.device)
         if table.fits:
             return table.look_up(log_p)
