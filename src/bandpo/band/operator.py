@@ -14,12 +14,22 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
+from ..numerics import (
+    check_old_logps,
+    expm1,
+    is_number,
+    is_traced,
+    log1mexp,
+    output_dtype,
+    solved_part,
+    working_copy,
+    working_device,
+)
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
 from .solver import MOST_OF_U, tilt_log_bounds
-from .table import BandTable
+from .table import BandTable, look_up_each
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
@@ -127,14 +137,21 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
     which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
     """
-    look_up = log_p.dtype == torch.float32 and not (kind.kinks or isinstance(delta, Tensor) or is_traced(log_p))
-    if kind.log_bounds is not None and not (look_up and kind.iterates):
+    look_up = log_p.dtype == torch.float32 and not (kind.kinks or is_traced(log_p))
+    if kind.log_bounds is not None and not (look_up and kind.iterates and not isinstance(delta, Tensor)):
         return kind.log_bounds(log_p, delta)
     if is_traced(log_p):
         return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
     smooth = not kind.kinks
-    if look_up:
-        table = _table(kind, delta, log_p.device)
+    if look_up and isinstance(delta, Tensor):
+        try:
+            bounds = look_up_each(kind, log_p, delta)
+        except RuntimeError:  # of vmap: there is nothing to look at
+            bounds = None
+        if bounds is not None:
+            return bounds
+    elif look_up:
+        table = _table(kind, delta, working_device(log_p))
         if table.fits:
             return table.look_up(log_p)
         smooth = False

@@ -3,9 +3,11 @@
 Both bounds lie on one curve, by the symmetry of lem:complement_rescaling: as one side of a coin falls, the other rises.
 Along the log-odds of that side log |log r| and log |log c| are smooth, but for the point where the curve reaches the
 simplex's edge: there they are smooth in the logarithm of the distance. At equal distance they are smooth in the
-logarithm of the radius too. So a handful of radii is solved, and the curve of any other radius is a weighted sum of
-theirs: a radius that moves costs hardly more than a fixed one, and its bounds do not depend on when it came first.
+logarithm of the radius, too. So seven radii of each octave are solved, and the curve of any other radius is a weighted
+sum of theirs. A radius that moves costs little more than a fixed one, and its bounds do not depend on when it came.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -17,26 +19,28 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, expm1, is_number, made_to_last, solved_part, working_copy
+from ..numerics import LOG_P_MIN, is_number, made_to_last, solved_part, working_copy
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
 from .solver import Generator, fall
 
-# An octave of radii has 4 panels, in each of which 5 radii are solved. Their curves are solved at 11 nodes in each
-# quarter of an octave of distance. Where that is not enough, the curve of one radius is, in each sixteenth.
-_PANELS, _RADII = 4, 5
-_PARTS, _PARTS_OF_ONE, _NODES = 4, 16, 11
-# A table has 128 cells an octave, in each a polynomial of degree 4.
+# Radii that are solved in each octave of radii, for the curves and for where they reach the edge; and nodes in each
+# quarter of an octave of distance. Where these are not enough, one radius is solved, at the nodes of each sixteenth.
+_RADII, _RADII_OF_EDGES, _NODES = 7, 13, 11
+_PARTS, _PARTS_OF_ONE = 4, 16
+# A table has 128 cells an octave of distance, in each a polynomial of degree 4.
 _BITS, _DEGREE = 7, 4
 # The octaves. Distances from a point of saturation begin at 2^-30. Where there is none, nothing happens at a distance
-# of 0; it counts from 1 on, from the log-odds at which the curve bends.
+# of 0, which is where the curve bends: there it counts from 1 on.
 _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, 0, 10
 # What interpolation may be off in log |log r|: half of float32's unit in the last place; and, by the rounding of
 # log-odds in float64, more where the distance itself is nothing but their last digits.
 _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
 # Below this log r, float32 has no ratio. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
 _LOWEST = -150.0
+# Where tokens have radii of their own, what these may span at most: an octave has some megabytes.
+_OCTAVES = 12
 
 
 class BandTable:
@@ -72,22 +76,13 @@ class BandTable:
 
     def _make(self, device: torch.device) -> None:
         radius = torch.tensor([self.delta], dtype=torch.float64)
-        parts, panel = _PARTS, _panel(self.divergence, math.floor(_PANELS * math.log2(self.delta)))
-        if panel is None:  # its radii do not tell the curves of those between
+        parts, panel = _PARTS, _panel(self.divergence, math.floor(math.log2(self.delta)))
+        if panel is None:  # the radii of the octave do not say what is between them
             parts, panel = _PARTS_OF_ONE, _solve_panel(self.divergence, radius, radius, _PARTS_OF_ONE)
         self.fits = panel is not None
-        if panel is None:
-            return
-        self.edge, self.slopes = panel.edge(radius).item(), self.divergence.slopes
-        self.saturates = panel.values.shape[2] == 1
-        # From values at nodes to powers of the distance from a cell's start: (r and c, powers, sides and cells).
-        table = torch.einsum("rscn,fpn->rpscf", panel.curve(radius)[0], _refinement(parts)).flatten(3)
-        _, width = _cells(self.saturates, 2**_BITS)
-        table = (table / (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]).flatten(2)
-        if self.saturates:  # one cell more: beyond the edge r is 0 and q is 0
-            table = torch.nn.functional.pad(table, (0, 1))
-            table[:, 0, -1] = torch.inf
-        self.curves, self.cells = table.to(device), len(width)
+        if panel is not None:
+            self._edge = panel.edge(radius).item()
+            self._table = _table(panel.curve(radius), parts, self.divergence, device)
 
     def bounds(self, old_logps: Tensor) -> Bounds:
         """Return the bounds of the log-ratio, in float32. Raises ValueError if the table does not fit.
@@ -102,28 +97,101 @@ class BandTable:
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
+        return self._table.look_up(log_p, self._edge)
+
+
+def look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | None:
+    """Look up bounds of one radius for each token. None where there is no table of all. It waits for the device."""
+    log_p, radii = torch.broadcast_tensors(log_p, radii)
+    octave = radii.clamp(1e-10, 1e10).log2()
+    whole = octave.floor()
+    first, last = torch.stack(torch.aminmax(whole)).tolist() if whole.numel() else (0.0, 0.0)
+    if not last - first < _OCTAVES:  # NaN, too
+        return None
+    tables = _octaves(kind, int(first), int(last), radii.device)
+    if tables is None:
+        return None
+    table, edges = tables
+    number, place = (whole - first).long().flatten(), (2 * (octave - whole) - 1).flatten()
+    return table.look_up(log_p, _polynomial(edges, number, place), number, place)
+
+
+@lru_cache(maxsize=4)
+def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> tuple[_Table, Tensor] | None:
+    """Return the table of some octaves of radii, and the polynomials of their edges."""
+    with made_to_last():
+        panels = [panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None]
+        if len(panels) <= last - first:
+            return None
+        powers, powers_of_edges = (_vandermonde(2 * _nodes(count) - 1).inverse() for count in (_RADII, _RADII_OF_EDGES))
+        tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
+        edges = torch.stack([powers_of_edges @ x.edges for x in panels], 1)
+        return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
+
+
+class _Table(NamedTuple):
+    """Hold the polynomials of all cells."""
+
+    curves: Tensor  # (r and c, powers of the radius, powers of the distance, cells)
+    saturates: bool
+    cells: int  # on one side of the edge, of one octave of radii
+    slopes: tuple[float, float]
+
+    def look_up(
+        self, log_p: Tensor, edge: float | Tensor, octave: Tensor | None = None, place: Tensor | None = None
+    ) -> Interval:
+        """Return (log_low, log_high) in float64, for log p in [-inf, 0].
+
+        Where each token has a radius, they have an octave, and a place in it from -1 to 1.
+        """
         within, beyond = solved_part(log_p)
-        log_odds = within - torch.expm1(within).neg_().log_()
-        log_low = self._read(self.curves[0], log_odds).exp_().neg_().add_(beyond, alpha=self.slopes[0])
-        log_high = self._read(self.curves[1], log_odds.neg_()).exp_().add_(beyond, alpha=self.slopes[1])
+        log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
+        low = self._read(0, log_odds - edge, octave, place).view_as(within)
+        high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
+        log_low = low.exp_().neg_().add_(beyond, alpha=self.slopes[0])
+        log_high = high.exp_().add_(beyond, alpha=self.slopes[1])
         return log_low, torch.minimum(log_high, -working_copy(log_p))
 
-    def _read(self, curve: Tensor, log_odds: Tensor) -> Tensor:
-        """Return log |log r| or log |log c| where a side of the coin falls."""
-        signed = log_odds - self.edge
-        distance = signed.abs()
-        distance = distance.clamp(min=2.0**_FIRST_AT_EDGE) if self.saturates else distance.add_(1.0)
+    def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
+        """Return log |log r| or log |log c| at a signed distance from the edge."""
+        distance, cells, first = signed.abs(), 2 * self.cells, _FIRST_AT_BEND
+        if self.saturates:
+            distance, cells, first = distance.clamp(min=2.0**_FIRST_AT_EDGE), self.cells + 1, _FIRST_AT_EDGE
+        else:
+            distance = distance.add_(1.0)
         # The leading bits of a float64 are its cell, and the float64 that has no others is the cell's start.
         bits, shift = distance.view(torch.int64), 52 - _BITS
-        first = _FIRST_AT_EDGE if self.saturates else _FIRST_AT_BEND
         cell = (bits >> shift).sub_((1023 + first) << _BITS)
-        cell = cell.add_((signed.view(torch.int64) >> 63).bitwise_and_(self.cells)).flatten()
-        cell = cell.clamp(0, curve.shape[1] - 1)  # NaN has a cell, too
-        x = (distance - (bits & -(1 << shift)).view(torch.float64)).flatten()
-        value = curve[_DEGREE].index_select(0, cell)
-        for power in range(_DEGREE - 1, -1, -1):
-            value = value.mul_(x).add_(curve[power].index_select(0, cell))
-        return value.view_as(log_odds)
+        cell = cell.add_((signed.view(torch.int64) >> 63).bitwise_and_(self.cells))
+        cell = cell.clamp(0, cells - 1)  # NaN has a cell, too
+        if octave is not None:
+            cell = cell.add_(octave, alpha=cells)
+        x = distance - (bits & -(1 << shift)).view(torch.float64)
+        value = _polynomial(self.curves[which, -1], cell, x)
+        if place is not None:
+            for power in range(_RADII - 2, -1, -1):
+                value = value.mul_(place).add_(_polynomial(self.curves[which, power], cell, x))
+        return value
+
+
+def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
+    """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
+    saturates = values.shape[2] == 1
+    table = torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4)
+    _, width = _cells(saturates, 2**_BITS)
+    table = (table / (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]).flatten(3)
+    if saturates:  # one cell more: beyond the edge r is 0 and q is 0
+        table = torch.nn.functional.pad(table, (0, 1))
+        table[:, 0, 0, -1] = torch.inf
+    return _Table(table.to(device), saturates, len(width), kind.slopes)
+
+
+def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
+    """Return the value at x of each cell's polynomial."""
+    value = powers[-1].index_select(0, cell)
+    for power in range(len(powers) - 2, -1, -1):
+        value = value.mul_(x).add_(powers[power].index_select(0, cell))
+    return value
 
 
 def _nodes(count: int) -> Tensor:
@@ -144,7 +212,11 @@ def _refinement(parts: int) -> Tensor:
     with made_to_last():
         cells, inner = 2**_BITS // parts, _nodes(_DEGREE + 1)
         at = (torch.arange(cells)[:, None] + inner) / cells
-        return torch.linalg.inv(torch.vander(inner, increasing=True)) @ _weights(_nodes(_NODES), at)
+        return _vandermonde(inner).inverse() @ _weights(_nodes(_NODES), at)
+
+
+def _vandermonde(nodes: Tensor) -> Tensor:
+    return nodes[:, None] ** torch.arange(len(nodes))
 
 
 class _Panel(NamedTuple):
@@ -164,26 +236,30 @@ class _Panel(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _panel(kind: Divergence, number: int) -> _Panel | None:
-    """Solve a panel. It is None where it would not have the curves of the radii between."""
-    radii, radii_of_edges = (torch.exp2((number + _nodes(count)) / _PANELS) for count in (_RADII, _NODES))
+    """Solve an octave of radii. It is None where these do not say what is between them."""
+    radii, radii_of_edges = (torch.exp2(number + _nodes(count)) for count in (_RADII, _RADII_OF_EDGES))
     return _solve_panel(kind, radii, radii_of_edges, _PARTS)
 
 
 def _solve_panel(kind: Divergence, radii: Tensor, radii_of_edges: Tensor, parts: int) -> _Panel | None:
-    """Return the curves of the radii, or None if they are not between the nodes what they are interpolated to be."""
-    nodes = _nodes(_NODES)
+    """Return the curves of some radii, or None if interpolation between them, and between their nodes, is off."""
+    nodes, generator = _nodes(_NODES), kind.generator
     middle, between = 0.5 * (nodes[1:] + nodes[:-1]), (radii[:1] * radii[:2][-1:]).sqrt()
-    values, _, _, _ = _curves(kind.generator, radii, parts, nodes)
-    expected, edge, matters, rounding = _curves(kind.generator, between, parts, middle)
-    panel = _Panel(radii.log2(), values, radii_of_edges.log2(), _edges(kind.generator, radii_of_edges)[0])
+    edges, saturates = _edges(generator, torch.cat([radii, between, radii_of_edges]))
+    edges, edge, edges_of_panel = edges.split([len(radii), 1, len(radii_of_edges)])
+    values, _ = _curves(generator, radii, edges, saturates, parts, nodes)
+    expected, matters = _curves(generator, between, edge, saturates, parts, middle)
+    panel = _Panel(radii.log2(), values, radii_of_edges.log2(), edges_of_panel)
     error = (panel.curve(between) @ _weights(nodes, middle).T - expected).abs()
-    fits = not bool((matters & ~(error <= _TOLERANCE + rounding)).any())
-    return panel if fits and bool((panel.edge(between) - edge).abs() <= _ROUNDING * (1 + edge.abs())) else None
+    off, (start, _) = _ROUNDING * (1 + edge.abs()), _cells(saturates, parts)
+    fits = (error <= _TOLERANCE + saturates * off / start[:, None]) | ~matters
+    return panel if fits.all() and (panel.edge(between) - edge).abs() <= off else None
 
 
-def _curves(generator: Generator, radii: Tensor, parts: int, at: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve some points of each part. Return curves, edges, which points matter, and what rounding may do to them."""
-    edges, saturates = _edges(generator, radii)
+def _curves(
+    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, parts: int, at: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Solve some points of each part. Return the curves, and which points matter."""
     start, width = _cells(saturates, parts)
     distance = start[:, None] + width[:, None] * at
     signed = distance[None] if saturates else torch.stack([distance - 1, 1 - distance])
@@ -191,9 +267,7 @@ def _curves(generator: Generator, radii: Tensor, parts: int, at: Tensor) -> tupl
     rest = -torch.nn.functional.softplus(log_odds, threshold=700)
     sides = torch.sigmoid(log_odds), torch.sigmoid(-log_odds), rest
     curve = torch.stack(fall(*sides, radii[:, None, None, None], generator), 1)
-    matters = (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
-    rounding = saturates * _ROUNDING * (1 + edges.abs().max()) / start[:, None]
-    return torch.log(curve.abs()), edges, matters, rounding
+    return torch.log(curve.abs()), (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
 
 
 def _cells(saturates: bool, parts: int) -> tuple[Tensor, Tensor]:
