@@ -64,6 +64,16 @@ def is_traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
+def local(x: Any) -> Any:
+    """Return this process's part of a DTensor; anything else as it is."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def whole(x: Tensor) -> Tensor:
+    """Return a DTensor as the tensor that all its processes have together; another tensor as it is."""
+    return cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
+
+
 @contextmanager
 def _sure() -> Generator[None]:
     token = _SURE.set(True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from ..numerics import (
     expm1,
     is_number,
     is_traced,
+    local,
     log1mexp,
     output_dtype,
     solved_part,
@@ -106,6 +108,9 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
+    if hasattr(old_logps, "to_local"):  # a DTensor: no token needs others, so each process has the bounds of its own
+        radii = {"delta": local(delta), "delta_low": local(delta_low), "delta_high": local(delta_high)}
+        return _as_dtensors(band_bounds(local(old_logps), divergence, **radii), old_logps)
     check_old_logps(old_logps)
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
     both = _radius("delta", delta, old_logps)
@@ -117,6 +122,12 @@ def band_bounds(
         log_low, log_high = torch.broadcast_tensors(log_low, _ball(kind, log_p, high)[1])
     log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
     return Bounds(log_low, torch.minimum(log_high, -log_p))
+
+
+def _as_dtensors(bounds: Bounds, like: Any) -> Bounds:
+    layout = like.device_mesh, like.placements
+    whole = {"shape": like.shape, "stride": like.stride()}
+    return Bounds(*(type(like).from_local(x, *layout, **whole) for x in (bounds.log_low, bounds.log_high)))
 
 
 def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:

@@ -177,13 +177,20 @@ class _Table(NamedTuple):
 def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
     """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
     saturates = values.shape[2] == 1
-    table = torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4)
-    _, width = _cells(saturates, 2**_BITS)
-    table = (table / (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]).flatten(3)
+    scale = _powers_of_width(saturates)
+    table = (torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4) / scale).flatten(3)
     if saturates:  # one cell more: beyond the edge r is 0 and q is 0
         table = torch.nn.functional.pad(table, (0, 1))
         table[:, 0, 0, -1] = torch.inf
-    return _Table(table.to(device), saturates, len(width), kind.slopes)
+    return _Table(table.to(device), saturates, scale.shape[-1], kind.slopes)
+
+
+@cache
+def _powers_of_width(saturates: bool) -> Tensor:
+    """Return the powers of the width of each cell of a table: (powers, 1, cells)."""
+    with made_to_last():
+        _, width = _cells(saturates, 2**_BITS)
+        return (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]
 
 
 def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
