@@ -64,6 +64,16 @@ def is_traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
+def local(x: Any) -> Any:
+    """Return this process's part of a DTensor; anything else as it is."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def whole(x: Tensor) -> Tensor:
+    """Return a DTensor as the tensor that all its processes have together; another tensor as it is."""
+    return cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
+
+
 @contextmanager
 def _sure() -> Generator[None]:
     token = _SURE.set(True)
@@ -150,12 +160,14 @@ def _warn(what: str) -> None:
     warnings.warn(f"{what}: {cost}; compute them in float32, as bandpo.token_logps does", stacklevel=4)
 
 
-def working_copy(x: Tensor) -> Tensor:
-    """Return `x` in float64. In it textbook forms may cancel without a trace in float32.
+def working_device(x: Tensor) -> torch.device:
+    """Return where float64 is computed: where `x` is. Apple's GPUs have no float64, so there it is the CPU."""
+    return torch.device("cpu") if x.device.type == "mps" else x.device
 
-    Apple's GPUs have no float64: there the bounds are computed on the CPU.
-    """
-    return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
+
+def working_copy(x: Tensor) -> Tensor:
+    """Return `x` in float64. In it textbook forms may cancel without a trace in float32."""
+    return x.to(working_device(x), torch.float64)
 
 
 def solved_part(log_p: Tensor) -> tuple[Tensor, Tensor]:

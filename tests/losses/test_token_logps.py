@@ -66,7 +66,10 @@ def test_values_and_gradients_are_those_of_the_whole_logits(temperature, dtype, 
     assert got[0].dtype == got[1].dtype == dtype
     assert_close(got, expected, rel)
     assert_close(gradients(got, (hidden, weight)), gradients(expected, (hidden, weight)), rel)
-    assert torch.equal(token_logps(hidden, weight, tokens, temperature=temperature, chunk=7), got[0])
+    alone = token_logps(hidden, weight, tokens, temperature=temperature, chunk=7)
+    assert alone.dtype == dtype
+    assert_close([alone], expected[:1], rel)
+    assert_close(gradients([alone], (hidden, weight)), gradients(expected[:1], (hidden, weight)), rel)
 
 
 def test_logits_take_the_place_of_hidden_states():
@@ -80,9 +83,12 @@ def test_logits_take_the_place_of_hidden_states():
 
 def test_one_token_needs_no_batch():
     hidden, weight, tokens = make()
-    one = token_logps(hidden[0, 0], weight, tokens[0, 0])
-    assert one.shape == ()
-    torch.testing.assert_close(one, token_logps(hidden, weight, tokens)[0, 0])
+    for entropies in (False, True):
+        one = token_logps(hidden[0, 0], weight, tokens[0, 0], entropies=entropies)
+        one = one[0] if entropies else one
+        assert one.shape == ()
+        torch.testing.assert_close(one, token_logps(hidden, weight, tokens)[0, 0])
+    assert token_logps(hidden[:, :0], weight, tokens[:, :0]).shape == (3, 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 149, 150, 151, 10_000])
@@ -95,12 +101,32 @@ def test_the_chunk_changes_rounding_alone(chunk):
 
 def test_no_tensor_is_as_large_as_tokens_times_a_fraction_of_the_vocabulary():
     hidden, weight, tokens = make(shape=(8, 64), vocabulary=997)
-    with Largest() as mode:
-        gradients(token_logps(hidden, weight, tokens, entropies=True, chunk=16), (hidden, weight))
-    assert 0 < mode.size <= max(16 * 997, weight.numel()) < 64 * 8 * 997 / 30
+    for entropies in (False, True):
+        with Largest() as mode:
+            logps = token_logps(hidden, weight, tokens, entropies=entropies, chunk=16)
+            gradients(logps if entropies else [logps], (hidden, weight))
+        assert 0 < mode.size <= max(16 * 997, weight.numel()) < 64 * 8 * 997 / 30
     with Largest() as mode:
         plain(hidden, weight, tokens)
     assert mode.size == 64 * 8 * 997
+
+
+@pytest.mark.parametrize("entropies", [False, True])
+@pytest.mark.parametrize("token", [-100, -1, VOCABULARY])
+def test_a_token_out_of_range_is_an_error(token, entropies):
+    hidden, weight, tokens = make()
+    tokens[1, 3] = token
+    with pytest.raises(RuntimeError, match=f"index {token} is out of bounds"):
+        token_logps(hidden, weight, tokens, entropies=entropies)
+
+
+def test_half_precision_without_entropies_is_float32_too():
+    hidden, weight, tokens = make(torch.bfloat16)
+    assert_close([token_logps(hidden, weight, tokens)], plain(hidden, weight, tokens)[:1], 1e-6)
+    hidden, weight, tokens = make()
+    with torch.autocast("cpu", torch.bfloat16):
+        alone, both = (token_logps(hidden, weight, tokens, entropies=x) for x in (False, True))
+    assert torch.equal(alone, both[0])
 
 
 def test_half_precision_and_autocast_are_computed_in_float32_after_the_product():

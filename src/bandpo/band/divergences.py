@@ -38,6 +38,7 @@ class Divergence:
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
             near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
         kinks: True if f has a kink at a point other than u = 1. Then the roots are bisected.
+        iterates: True if `log_bounds` is no closed form but a solver. Then float32 bounds are looked up.
 
     Raises:
         ValueError: f is not a generator; the message names the points u at which it fails.
@@ -55,6 +56,7 @@ class Divergence:
     log_bounds: Callable[[Tensor, Radius], Interval] | None = field(default=None, repr=False)
     log_f: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     kinks: bool = False
+    iterates: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -164,7 +166,7 @@ def _jensen_shannon(x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess, iterates=True),
         Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", log_f=_reverse_kl),
         Divergence(
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", tv_log_bounds, lambda x: 0.5 * expm1(x).abs()

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
+from ..numerics import (
+    check_old_logps,
+    expm1,
+    is_number,
+    is_traced,
+    local,
+    log1mexp,
+    output_dtype,
+    solved_part,
+    working_copy,
+    working_device,
+)
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
 from .solver import MOST_OF_U, tilt_log_bounds
-from .table import BandTable
+from .table import BandTable, look_up_each
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
@@ -96,6 +108,9 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
+    if hasattr(old_logps, "to_local"):  # a DTensor: no token needs others, so each process has the bounds of its own
+        radii = {"delta": local(delta), "delta_low": local(delta_low), "delta_high": local(delta_high)}
+        return _as_dtensors(band_bounds(local(old_logps), divergence, **radii), old_logps)
     check_old_logps(old_logps)
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
     both = _radius("delta", delta, old_logps)
@@ -107,6 +122,12 @@ def band_bounds(
         log_low, log_high = torch.broadcast_tensors(log_low, _ball(kind, log_p, high)[1])
     log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
     return Bounds(log_low, torch.minimum(log_high, -log_p))
+
+
+def _as_dtensors(bounds: Bounds, like: Any) -> Bounds:
+    layout = like.device_mesh, like.placements
+    whole = {"shape": like.shape, "stride": like.stride()}
+    return Bounds(*(type(like).from_local(x, *layout, **whole) for x in (bounds.log_low, bounds.log_high)))
 
 
 def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
@@ -127,13 +148,21 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     A formula or KL's own solver is used where there is one. In a compiled graph all else is one opaque operator, of
     which the compiler does not see the loops. Float32 and a radius that is a number are looked up.
     """
-    if kind.log_bounds is not None:
+    look_up = log_p.dtype == torch.float32 and not (kind.kinks or is_traced(log_p))
+    if kind.log_bounds is not None and not (look_up and kind.iterates and not isinstance(delta, Tensor)):
         return kind.log_bounds(log_p, delta)
     if is_traced(log_p):
         return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
     smooth = not kind.kinks
-    if smooth and log_p.dtype == torch.float32 and not isinstance(delta, Tensor):
-        table = _table(kind, delta, log_p.device)
+    if look_up and isinstance(delta, Tensor):
+        try:
+            bounds = look_up_each(kind, log_p, delta)
+        except RuntimeError:  # of vmap: there is nothing to look at
+            bounds = None
+        if bounds is not None:
+            return bounds
+    elif look_up:
+        table = _table(kind, delta, working_device(log_p))
         if table.fits:
             return table.look_up(log_p)
         smooth = False

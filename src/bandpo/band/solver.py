@@ -23,7 +23,7 @@ Generator = Callable[[Tensor], Tensor]
 
 # Halvings of the interval of log |t|, and steps of the secant method after them, most of which are for the last digits
 # next to saturation. Secants overshoot at kinks.
-_STEPS, _AT_KINKS = {torch.float32: (14, 3), torch.float64: (14, 6)}, (56, 0)
+_STEPS, _AT_KINKS = (14, 6), (56, 0)
 _LEAST, _MOST = math.exp(-40.0), 1e131  # |t| of all tilts that matter
 # An f that takes u, and not log u, sees 0 below e^-745, where it may be infinite.
 MOST_OF_U = 735.0
@@ -42,7 +42,7 @@ def tilt_log_bounds(
     `generator` is f as a function of log u, in [-inf, 700], `slopes` are of `limit_slopes`, `smooth` is False for an f
     with kinks. `most` is the largest tilt, `MOST_OF_U` for an f of u.
     """
-    steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
+    steps = _STEPS if smooth else _AT_KINKS
     log_p, beyond = solved_part(log_p)
     radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
@@ -66,7 +66,7 @@ def fall(
     log_other: Tensor,
     delta: Tensor,
     generator: Generator,
-    steps: tuple[int, int] = _STEPS[torch.float64],
+    steps: tuple[int, int] = _STEPS,
     most_tilt: float = _MOST,
 ) -> Interval:
     """Let a side of a coin fall as far as delta allows. Return its log r, and log c of the other side.

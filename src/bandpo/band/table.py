@@ -1,40 +1,52 @@
-"""Tabulate the bounds of a divergence ball of one radius. The solver makes some thousand points, which are looked up.
+"""Tabulate the bounds of a divergence ball. The solver makes some thousand points, between which one interpolates.
 
-Both bounds lie on one curve, by the symmetry of lem:complement_rescaling (`falling_curve`). Along it log |log r| and
-log |log c| are smooth functions of the log-odds, but for the point where the curve reaches the simplex's edge. So the
-cells of the table are equal parts of the octaves of the distance from there.
+Both bounds lie on one curve, by the symmetry of lem:complement_rescaling: as one side of a coin falls, the other rises.
+Along the log-odds of that side log |log r| and log |log c| are smooth, but for the point where the curve reaches the
+simplex's edge: there they are smooth in the logarithm of the distance. At equal distance they are smooth in the
+logarithm of the radius, too. So seven radii of each octave are solved, and the curve of any other radius is a weighted
+sum of theirs. A radius that moves costs little more than a fixed one, and its bounds do not depend on when it came.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import math
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, expm1, is_number, made_to_last, solved_part, working_copy
+from ..numerics import LOG_P_MIN, is_number, made_to_last, solved_part, working_copy
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
 from .solver import Generator, fall
 
-# In each octave 32 cells, in each cell a polynomial of degree 6.
-_BITS, _DEGREE = 5, 6
-# Octaves of the distance: from a point of saturation or, where there is none, from p = delta, where the curve bends.
-_FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, -3, 10
-# What the polynomials may be off between their nodes, in log |log r|: half of float32's unit in the last place; and, by
-# the rounding of log-odds in float64, more where the distance itself is nothing but their last digits.
+# Radii that are solved in each octave of radii, for the curves and for where they reach the edge; and nodes in each
+# quarter of an octave of distance. Where these are not enough, one radius is solved, at the nodes of each sixteenth.
+_RADII, _RADII_OF_EDGES, _NODES = 7, 13, 11
+_PARTS, _PARTS_OF_ONE = 4, 16
+# A table has 128 cells an octave of distance, in each a polynomial of degree 4.
+_BITS, _DEGREE = 7, 4
+# The octaves. Distances from a point of saturation begin at 2^-30. Where there is none, nothing happens at a distance
+# of 0, which is where the curve bends: there it counts from 1 on.
+_FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, 0, 10
+# What interpolation may be off in log |log r|: half of float32's unit in the last place; and, by the rounding of
+# log-odds in float64, more where the distance itself is nothing but their last digits.
 _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
 # Below this log r, float32 has no ratio. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
 _LOWEST = -150.0
+# Where tokens have radii of their own, what these may span at most: an octave has some megabytes.
+_OCTAVES = 12
 
 
 class BandTable:
     """Look up the bounds of one divergence and radius in constant time. They are as precise as float32.
 
-    `band_bounds` does so by itself for float32 log-probabilities where a divergence has neither a formula nor its own
-    solver. A table of KL, or of one with a formula, is for those who want a lookup.
+    `band_bounds` does so by itself for float32 log-probabilities where a divergence has no closed form.
 
     Args:
         divergence: a registered name or a `Divergence`.
@@ -42,8 +54,8 @@ class BandTable:
         device: where log-probabilities will be looked up.
 
     Attributes:
-        fits: False if the curve between the nodes is not that of the polynomials, because f has kinks. The table is of
-            no use then.
+        fits: False if the curve between the nodes is not what they say, because f has kinks. The table is of no use
+            then.
 
     Raises:
         ValueError: delta is not a positive number; the divergence is unknown.
@@ -63,44 +75,14 @@ class BandTable:
             self._make(torch.device(device))
 
     def _make(self, device: torch.device) -> None:
-        generator, delta = self.divergence.generator, self.delta
-        edge = _saturation(generator, delta)
-        saturates = edge > -math.inf
-        self.slopes = self.divergence.slopes
-        self.edge = min(edge, 1e3) if saturates else math.log(min(delta, 1.0))
-        self.first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
-        self.least, self.cells = 2.0**self.first if saturates else 0.0, (_END - self.first) << _BITS
-        number = torch.arange(self.cells + 1, dtype=torch.float64)
-        ends = torch.exp2(number // 2**_BITS + self.first) * (1 + number % 2**_BITS / 2**_BITS)
-        start, width = ends[:-1], ends.diff()
-
-        # Chebyshev points with both ends, so that the bounds have no jumps. Between them the fit is checked.
-        nodes = 0.5 - 0.5 * torch.cos(torch.linspace(0, math.pi, _DEGREE + 1, dtype=torch.float64))
-        points = torch.cat([nodes, 0.5 * (nodes[1:] + nodes[:-1])])
-        distance = start[:, None] + width[:, None] * points
-        if not saturates:  # nothing happens at distance 0: the first cell begins there
-            distance[0] = (start[0] + width[0]) * points
-        log_odds = self.edge + torch.stack([distance] if saturates else [distance, -distance])
-        log_odds = log_odds.clamp(-350, 350)
-        sides = (
-            torch.sigmoid(log_odds),
-            torch.sigmoid(-log_odds),
-            -torch.nn.functional.softplus(log_odds, threshold=700),
-        )
-        curve = torch.stack(fall(*sides, torch.tensor(delta, dtype=torch.float64), generator))
-        value = torch.log(curve.abs())  # (r and c, sides of the edge, cells, points)
-        powers = _offset(distance, start[:, None])[..., None] ** torch.arange(_DEGREE + 1)
-        known, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
-        table = torch.inverse(powers[:, : _DEGREE + 1]) @ known[..., None]
-        error = ((powers[:, _DEGREE + 1 :] @ table)[..., 0] - between).abs()
-        used = (log_odds[..., :1].abs() < -LOG_P_MIN) & (curve[..., _DEGREE + 1 :] > _LOWEST)
-        allowed = _TOLERANCE + saturates * _ROUNDING * (1 + abs(self.edge)) / start[:, None]
-        self.fits = not bool((used & ~(error <= allowed)).any())
-        table = table[..., 0]
-        if saturates:  # beyond the edge r is 0 and q is 0
-            table = torch.cat([table, torch.zeros_like(table)], 1)
-            table[:, 1, :, 0] = torch.inf
-        self.curves = table.flatten(1, 2).transpose(1, 2).contiguous().to(device)  # (r and c, powers, cells)
+        radius = torch.tensor([self.delta], dtype=torch.float64)
+        parts, panel = _PARTS, _panel(self.divergence, math.floor(math.log2(self.delta)))
+        if panel is None:  # the radii of the octave do not say what is between them
+            parts, panel = _PARTS_OF_ONE, _solve_panel(self.divergence, radius, radius, _PARTS_OF_ONE)
+        self.fits = panel is not None
+        if panel is not None:
+            self._edge = panel.edge(radius).item()
+            self._table = _table(panel.curve(radius), parts, self.divergence, device)
 
     def bounds(self, old_logps: Tensor) -> Bounds:
         """Return the bounds of the log-ratio, in float32. Raises ValueError if the table does not fit.
@@ -115,46 +97,208 @@ class BandTable:
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
+        return self._table.look_up(log_p, self._edge)
+
+
+def look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | None:
+    """Look up bounds of one radius for each token. None where there is no table of all. It waits for the device."""
+    log_p, radii = torch.broadcast_tensors(log_p, radii)
+    octave = radii.clamp(1e-10, 1e10).log2()
+    whole = octave.floor()
+    first, last = torch.stack(torch.aminmax(whole)).tolist() if whole.numel() else (0.0, 0.0)
+    if not last - first < _OCTAVES:  # NaN, too
+        return None
+    tables = _octaves(kind, int(first), int(last), radii.device)
+    if tables is None:
+        return None
+    table, edges = tables
+    number, place = (whole - first).long().flatten(), (2 * (octave - whole) - 1).flatten()
+    return table.look_up(log_p, _polynomial(edges, number, place), number, place)
+
+
+@lru_cache(maxsize=4)
+def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> tuple[_Table, Tensor] | None:
+    """Return the table of some octaves of radii, and the polynomials of their edges."""
+    with made_to_last():
+        panels = [panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None]
+        if len(panels) <= last - first:
+            return None
+        powers, powers_of_edges = (_vandermonde(2 * _nodes(count) - 1).inverse() for count in (_RADII, _RADII_OF_EDGES))
+        tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
+        edges = torch.stack([powers_of_edges @ x.edges for x in panels], 1)
+        return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
+
+
+class _Table(NamedTuple):
+    """Hold the polynomials of all cells."""
+
+    curves: Tensor  # (r and c, powers of the radius, powers of the distance, cells)
+    saturates: bool
+    cells: int  # on one side of the edge, of one octave of radii
+    slopes: tuple[float, float]
+
+    def look_up(
+        self, log_p: Tensor, edge: float | Tensor, octave: Tensor | None = None, place: Tensor | None = None
+    ) -> Interval:
+        """Return (log_low, log_high) in float64, for log p in [-inf, 0].
+
+        Where each token has a radius, they have an octave, and a place in it from -1 to 1.
+        """
         within, beyond = solved_part(log_p)
-        log_odds = within - torch.log(-expm1(within))
-        log_low = torch.exp(self._read(self.curves[0], log_odds)).neg_().add_(self.slopes[0] * beyond)
-        log_high = torch.exp(self._read(self.curves[1], -log_odds)).add_(self.slopes[1] * beyond)
+        log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
+        low = self._read(0, log_odds - edge, octave, place).view_as(within)
+        high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
+        log_low = low.exp_().neg_().add_(beyond, alpha=self.slopes[0])
+        log_high = high.exp_().add_(beyond, alpha=self.slopes[1])
         return log_low, torch.minimum(log_high, -working_copy(log_p))
 
-    def _read(self, curve: Tensor, log_odds: Tensor) -> Tensor:
-        """Return log |log r| or log |log c| where a side of the coin falls."""
-        signed = log_odds - self.edge
-        distance = signed.abs().clamp_(min=self.least)
-        # The leading bits of a float32 are its cell and its start; beyond the ends it is the first or last cell.
-        shift = 23 - _BITS
-        leading = distance.float().view(torch.int32) >> shift
-        last = 2.0**_END - 2.0 ** (_END - 1 - _BITS)
-        start = (leading << shift).view(torch.float32).clamp_(2.0**self.first, last).double()
-        cell = leading.sub_((127 + self.first) << _BITS).clamp_(0, self.cells - 1)
-        cell = cell.add_(signed < 0, alpha=self.cells).flatten()
-        x = _offset(distance, start).flatten()
-        value = curve[_DEGREE].index_select(0, cell)
-        for power in range(_DEGREE - 1, -1, -1):
-            value = value.mul_(x).add_(curve[power].index_select(0, cell))
-        return value.view_as(log_odds)
+    def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
+        """Return log |log r| or log |log c| at a signed distance from the edge."""
+        distance, cells, first = signed.abs(), 2 * self.cells, _FIRST_AT_BEND
+        if self.saturates:
+            distance, cells, first = distance.clamp(min=2.0**_FIRST_AT_EDGE), self.cells + 1, _FIRST_AT_EDGE
+        else:
+            distance = distance.add_(1.0)
+        # The leading bits of a float64 are its cell, and the float64 that has no others is the cell's start.
+        bits, shift = distance.view(torch.int64), 52 - _BITS
+        cell = (bits >> shift).sub_((1023 + first) << _BITS)
+        cell = cell.add_((signed.view(torch.int64) >> 63).bitwise_and_(self.cells))
+        cell = cell.clamp(0, cells - 1)  # NaN has a cell, too
+        if octave is not None:
+            cell = cell.add_(octave, alpha=cells)
+        x = distance - (bits & -(1 << shift)).view(torch.float64)
+        value = _polynomial(self.curves[which, -1], cell, x)
+        if place is not None:
+            for power in range(_RADII - 2, -1, -1):
+                value = value.mul_(place).add_(_polynomial(self.curves[which, power], cell, x))
+        return value
 
 
-def _offset(distance: Tensor, start: Tensor) -> Tensor:
-    """Return where in its cell a distance is, from 0 to at most 1."""
-    return (distance - start) / start * 2**_BITS
+def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
+    """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
+    saturates = values.shape[2] == 1
+    scale = _powers_of_width(saturates)
+    table = (torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4) / scale).flatten(3)
+    if saturates:  # one cell more: beyond the edge r is 0 and q is 0
+        table = torch.nn.functional.pad(table, (0, 1))
+        table[:, 0, 0, -1] = torch.inf
+    return _Table(table.to(device), saturates, scale.shape[-1], kind.slopes)
 
 
-def _saturation(generator: Generator, delta: float) -> float:
-    """Return the log-odds up to which a side may fall to 0. It is -inf if that takes more than delta for all of them.
+@cache
+def _powers_of_width(saturates: bool) -> Tensor:
+    """Return the powers of the width of each cell of a table: (powers, 1, cells)."""
+    with made_to_last():
+        _, width = _cells(saturates, 2**_BITS)
+        return (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]
 
-    It takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p.
+
+def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
+    """Return the value at x of each cell's polynomial."""
+    value = powers[-1].index_select(0, cell)
+    for power in range(len(powers) - 2, -1, -1):
+        value = value.mul_(x).add_(powers[power].index_select(0, cell))
+    return value
+
+
+def _nodes(count: int) -> Tensor:
+    """Return Chebyshev points from 0 to 1, both ends among them: neighbours have no jumps between them."""
+    return 0.5 - 0.5 * torch.cos(torch.linspace(0, math.pi, count, dtype=torch.float64))
+
+
+def _weights(nodes: Tensor, at: Tensor) -> Tensor:
+    """Return how much each node counts at each of some points: Lagrange's polynomials, (..., nodes)."""
+    own = torch.eye(len(nodes), dtype=torch.bool)
+    between = (nodes[:, None] - nodes).masked_fill(own, 1.0)
+    return ((at[..., None, None] - nodes) / between).masked_fill(own, 1.0).prod(-1)
+
+
+@cache
+def _refinement(parts: int) -> Tensor:
+    """Return what makes values at the nodes of a part the polynomials of its cells: (cells, powers, nodes)."""
+    with made_to_last():
+        cells, inner = 2**_BITS // parts, _nodes(_DEGREE + 1)
+        at = (torch.arange(cells)[:, None] + inner) / cells
+        return _vandermonde(inner).inverse() @ _weights(_nodes(_NODES), at)
+
+
+def _vandermonde(nodes: Tensor) -> Tensor:
+    return nodes[:, None] ** torch.arange(len(nodes))
+
+
+class _Panel(NamedTuple):
+    """Curves of some radii, between which those of others are interpolated."""
+
+    log_radii: Tensor
+    values: Tensor  # log |log r| and log |log c|: (radii, r and c, sides of the edge, parts, nodes)
+    log_radii_of_edges: Tensor
+    edges: Tensor
+
+    def curve(self, radii: Tensor) -> Tensor:
+        return torch.tensordot(_weights(self.log_radii, radii.log2()), self.values, 1)
+
+    def edge(self, radii: Tensor) -> Tensor:
+        return _weights(self.log_radii_of_edges, radii.log2()) @ self.edges
+
+
+@lru_cache(maxsize=64)
+def _panel(kind: Divergence, number: int) -> _Panel | None:
+    """Solve an octave of radii. It is None where these do not say what is between them."""
+    radii, radii_of_edges = (torch.exp2(number + _nodes(count)) for count in (_RADII, _RADII_OF_EDGES))
+    return _solve_panel(kind, radii, radii_of_edges, _PARTS)
+
+
+def _solve_panel(kind: Divergence, radii: Tensor, radii_of_edges: Tensor, parts: int) -> _Panel | None:
+    """Return the curves of some radii, or None if interpolation between them, and between their nodes, is off."""
+    nodes, generator = _nodes(_NODES), kind.generator
+    middle, between = 0.5 * (nodes[1:] + nodes[:-1]), (radii[:1] * radii[:2][-1:]).sqrt()
+    edges, saturates = _edges(generator, torch.cat([radii, between, radii_of_edges]))
+    edges, edge, edges_of_panel = edges.split([len(radii), 1, len(radii_of_edges)])
+    values, _ = _curves(generator, radii, edges, saturates, parts, nodes)
+    expected, matters = _curves(generator, between, edge, saturates, parts, middle)
+    panel = _Panel(radii.log2(), values, radii_of_edges.log2(), edges_of_panel)
+    error = (panel.curve(between) @ _weights(nodes, middle).T - expected).abs()
+    off, (start, _) = _ROUNDING * (1 + edge.abs()), _cells(saturates, parts)
+    fits = (error <= _TOLERANCE + saturates * off / start[:, None]) | ~matters
+    return panel if fits.all() and (panel.edge(between) - edge).abs() <= off else None
+
+
+def _curves(
+    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, parts: int, at: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Solve some points of each part. Return the curves, and which points matter."""
+    start, width = _cells(saturates, parts)
+    distance = start[:, None] + width[:, None] * at
+    signed = distance[None] if saturates else torch.stack([distance - 1, 1 - distance])
+    log_odds = (edges[:, None, None, None] + signed).clamp(-350, 350)
+    rest = -torch.nn.functional.softplus(log_odds, threshold=700)
+    sides = torch.sigmoid(log_odds), torch.sigmoid(-log_odds), rest
+    curve = torch.stack(fall(*sides, radii[:, None, None, None], generator), 1)
+    return torch.log(curve.abs()), (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
+
+
+def _cells(saturates: bool, parts: int) -> tuple[Tensor, Tensor]:
+    """Return starts and widths of equal parts of the octaves of distance."""
+    first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
+    number = torch.arange((_END - first) * parts, dtype=torch.float64)
+    octave = torch.exp2(number // parts + first)
+    return octave * (1 + number % parts / parts), octave / parts
+
+
+def _edges(generator: Generator, radii: Tensor) -> tuple[Tensor, bool]:
+    """Return the log-odds up to which a side may fall to 0, and whether it may at all.
+
+    That takes g = p f(0) + (1 - p) f(1 / (1 - p)), which rises with p. If f(0) is infinite, the log-odds are returned
+    at which the curve bends, of p = delta / (1 + delta).
     """
-    low, high = torch.tensor([LOG_P_MIN, -LOG_P_MIN], dtype=torch.float64)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        rest = torch.nn.functional.softplus(middle, threshold=700)  # log(1 / (1 - p))
-        g = torch.sigmoid(middle) * generator(torch.full_like(middle, -torch.inf)) + torch.exp(-rest) * generator(rest)
-        low, high = (middle, high) if g <= delta else (low, middle)
-    if high == -LOG_P_MIN:
-        return math.inf
-    return float(low) if low > LOG_P_MIN else -math.inf
+    at_zero = generator(radii.new_full((), -torch.inf))
+    if not at_zero < torch.inf:
+        return -torch.log1p(1 / radii), False
+    low, width = torch.full_like(radii, LOG_P_MIN), -2 * LOG_P_MIN
+    for _ in range(6):
+        log_odds = low[:, None] + width * torch.arange(1025) / 1024
+        rest = torch.nn.functional.softplus(log_odds, threshold=700)  # log(1 / (1 - p))
+        g = torch.sigmoid(log_odds) * at_zero + torch.exp(-rest) * generator(rest)
+        low = low + width * ((g <= radii[:, None]).sum(-1) - 1).clamp(min=0) / 1024
+        width /= 1024
+    return torch.where(low < -LOG_P_MIN, low, 2 * low), True

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..errors import counted
-from ..numerics import MISTAKEN, expm1
+from ..numerics import MISTAKEN, expm1, whole
 
 Level = Literal["main", "all"]
 
@@ -49,7 +49,12 @@ class Metrics:
         return Metrics(totals, maxima)
 
     def all_reduce(self, group: torch.distributed.ProcessGroup | None = None) -> Metrics:
-        """Return the metrics over all ranks of a torch.distributed group. It takes one sum and one max."""
+        """Return the metrics over all ranks of a torch.distributed group. It takes one sum and one max.
+
+        Those of DTensors are over all ranks already.
+        """
+        if any(hasattr(x, "full_tensor") for x in (self.totals | self.maxima).values()):
+            return self
         reduced: list[dict[str, Tensor]] = []
         op = torch.distributed.ReduceOp
         for tensors, how in ((self.totals, op.SUM), (self.maxima, op.MAX)):
@@ -116,7 +121,7 @@ class Metrics:
         return out | (self._of_all(x) if "histogram" in self.totals else {})
 
     def _of_all(self, x: dict[str, float]) -> dict[str, float]:
-        n, histogram = x["tokens"], cast("list[float]", self.totals["histogram"].tolist())
+        n, histogram = x["tokens"], cast("list[float]", whole(self.totals["histogram"]).tolist())
         return {
             "sequences": x["sequences"],
             "cut/fraction": _ratio(x["cut_high"] + x["cut_low"], n),
@@ -135,7 +140,7 @@ class Metrics:
         Raises ValueError for log-probabilities above 0.001, and under a ratio of whole responses for those whose tokens
         have different advantages.
         """
-        named = {n: x for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
+        named = {n: whole(x) for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
         values: list[float] = torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         numbers = dict(zip(named, values, strict=True))
         if (highest := numbers.get("log_probability", 0.0)) > NO_LOGPS:
@@ -178,10 +183,10 @@ def measure(
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
     maxima = {"log_ratio_max": highest(inside), "minus_log_ratio_max": highest(-inside)}
     if level == "all":
-        totals |= {"sequences": mask.any(-1).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
+        totals |= {"sequences": (mask.sum(-1) > 0).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
-        place = torch.round(torch.asinh(log_ratio / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF) + HALF
-        index = torch.where(mask, place.long(), 2 * HALF + 1).flatten()  # padding has a bin of its own, the last
+        place = torch.round(torch.asinh(whole(log_ratio) / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF) + HALF
+        index = torch.where(whole(mask), place.long(), 2 * HALF + 1).flatten()  # padding has a bin of its own, the last
         counts = index.new_zeros(2 * HALF + 2).scatter_add(0, index, torch.ones_like(index))
         totals["histogram"] = counts[: 2 * HALF + 1]
     return Metrics(totals, maxima)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..numerics import output_dtype
+from ..numerics import is_traced, output_dtype
 
 
 def token_logps(
@@ -22,6 +22,9 @@ def token_logps(
 
     Only `chunk` rows of logits exist at a time; the backward pass makes them again. Leave padding out with a mask:
     `token_logps(hidden[mask], ...)`. A half-precision `weight` has its gradient added up in that precision.
+
+    Without entropies, hidden states and a weight in one precision of at least float32 go to torch 2.13's
+    `linear_cross_entropy`, which takes two thirds of the time and half of the memory, and has no second derivatives.
 
     Args:
         hidden: (..., H), the last hidden state before each token: `hidden[:, :-1]` where tokens are `ids[:, 1:]`.
@@ -48,8 +51,19 @@ def token_logps(
     if not 0 < temperature < float("inf") or chunk < 1:
         raise ValueError(f"temperature and chunk must be positive, got {temperature!r} and {chunk!r}")
 
+    if weight is not None and not entropies and _torch_has_it(hidden, weight):
+        rows, chosen = hidden.reshape(-1, hidden.shape[-1]), tokens.flatten().long()
+        rows = rows if temperature == 1 else rows / temperature
+        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, chunking_method=None)
+        # Its default leaves out tokens of -100; here these are an error.
+        ignored = torch.iinfo(torch.int64).min
+        loss = functional.linear_cross_entropy(
+            rows, weight, chosen, reduction="none", ignore_index=ignored, options=options
+        )
+        return -loss.view(tokens.shape)
+
     def of_rows(rows: Tensor, weight: Tensor | None, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        logits = rows if weight is None else linear(rows, weight)
+        logits = rows if weight is None else functional.linear(rows, weight)
         logps = torch.log_softmax(logits.to(output_dtype(logits)) / temperature, -1)
         own = logps.gather(-1, chosen[:, None])[:, 0]
         return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(-1) if entropies else own  # 0 times -inf is NaN
@@ -58,3 +72,14 @@ def token_logps(
     parts: Any = [checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces]
     logps, found = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
     return (logps, found) if entropies else logps
+
+
+def _torch_has_it(hidden: Tensor, weight: Tensor) -> bool:
+    """Tell where torch's own function gives what ours gives: it computes in the dtype of its inputs, and eagerly."""
+    return (
+        hasattr(torch.nn, "LinearCrossEntropyOptions")
+        and hidden.dtype == weight.dtype == output_dtype(hidden)
+        and not torch.is_autocast_enabled(hidden.device.type)
+        and not (is_traced(hidden) or is_traced(weight))
+        and hidden.numel() > 0
+    )
