@@ -7,13 +7,14 @@ what has no build without a GPU, then bandpo by `pip install .`, all with the to
 module for that trainer is imported, or the trainer's that a recipe changes, and our tests run over the installed
 package, with no stand-in for it or for what it imports.
 `--write` replaces their rows of this Python in host_installs.csv. Without it the exit code is 1 where a row
-says something else than that file about imports, tests or conflicts.
+says something else than that file about imports or conflicts, or about whether our tests passed.
 """
 
 import argparse
 import datetime
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,11 @@ def write(new: dict[str, object]) -> None:
     write_rows(CSV, [rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host])
 
 
+def passed(row: dict[str, object]) -> bool:
+    """Tell whether our tests passed. How many there are changes with every test that is added."""
+    return re.match(r"\d+ passed", str(row["tests"])) is not None and "error" not in str(row["tests"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
@@ -114,7 +120,8 @@ def main() -> None:
         if args.write:
             write(made)
         elif (before := read().get((host, platform.python_version()))) is not None:
-            other += [f"{host}: {name}" for name in ("imports", "tests", "conflicts") if made[name] != before[name]]
+            other += [f"{host}: {name}" for name in ("imports", "conflicts") if made[name] != before[name]]
+            other += [f"{host}: tests"] if passed(made) != passed(before) else []
     if other:
         raise SystemExit(f"not as in {CSV.name}: {', '.join(other)}")
 
