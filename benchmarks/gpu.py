@@ -48,7 +48,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bandpo
@@ -138,14 +137,7 @@ def peak(call: Callable[[], Any], device: str) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as run:
-        call()
-    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
-    live = top = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        top = max(top, live)
-    return top
+    return cost.peak(call)
 
 
 class Looks(TorchDispatchMode):
