@@ -30,7 +30,7 @@ def variables() -> dict[str, list[str]]:
     extras = re.search(r"extras=\(base (.*)\)", wheel)[1].split()
     torch, newest = (
         re.search("^torch==.*", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
-        for name in ("constraints-verl.txt", "constraints.txt")
+        for name in ("constraints/verl.txt", "constraints/base.txt")
     )
     return {
         "$wheel": ["."],
@@ -98,7 +98,7 @@ def resolve(uv: str, python: str, arguments: tuple[str, ...]) -> str:
 def without_addresses(name: str, folder: str) -> str:
     """A copy of a list without the packages that it takes from an address; their file would be downloaded."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    copy = Path(folder) / name
+    copy = Path(folder) / Path(name).name
     copy.write_text("".join(line for line in text.splitlines(keepends=True) if " @ " not in line), encoding="utf-8")
     return str(copy)
 
@@ -107,7 +107,7 @@ def pythons(arguments: tuple[str, ...]) -> list[str]:
     """The Pythons of a line: all that pyproject.toml names where it resolves what bandpo needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     every = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r"Python :: 3\.\d", each)]
-    if "constraints-gpu.txt" in arguments:
+    if "constraints/gpu.txt" in arguments:
         return ["3.12"]  # it names builds
     return every if any(each.startswith(".") for each in arguments) else every[:1]
 

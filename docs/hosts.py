@@ -3,10 +3,10 @@
     python docs/hosts.py
 
 What it takes is in docs/hosts.csv; a row without a module is a recipe of docs/recipes.md. What was run, and how it
-ended, is in the rows that benchmarks/hosts.py, host_installs.py and verl_versions.py write. `run` is "trained" (by its
-own trainer, a tiny model), "real function" (of an installed package), "from its source" (its own file, with stand-ins
-for what that imports), "its formula" (written again in the test) or "its configuration" (composed with our settings);
-"read" is what no script has run.
+ended, is in the rows that hosts.py, host_installs.py and verl_versions.py of research/measurements write. `run` is
+"trained" (by its own trainer, a tiny model), "real function" (of an installed package), "from its source" (its own
+file, with stand-ins for what that imports), "its formula" (written again in the test) or "its configuration" (composed
+with our settings); "read" is what no script has run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 from bandpo.integrations import HOSTS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
-RUNS = Path(__file__).parent.parent / "benchmarks"
-sys.path.append(str(RUNS))
-from csv_rows import read_rows  # noqa: E402
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "research" / "measurements"
+sys.path.append(str(ROOT))
+from research.csv_rows import read_rows  # noqa: E402
 
 COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date, commit")
 

@@ -1,6 +1,6 @@
 """Draw the picture of the README, docs/idea-light.svg and docs/idea-dark.svg: what a rule allows, and what came of it.
 
-    python docs/idea.py           draw it from benchmarks/demo.csv
+    python docs/idea.py           draw it from research/measurements/demo.csv
     python docs/idea.py --run     train the runs of `bandpo demo` first, and write their rows there
 
 Left: the highest new probability r_high(p) * p that each rule allows a token of old probability p, from the rules' own
@@ -26,9 +26,9 @@ from bandpo_runs.reports.templates import DARK, LIGHT
 
 HERE = Path(__file__).parent
 RULES = {"GRPO": Clip(0.2, 0.2), "Band-KL": Band("kl", 0.05)}
-ROWS = HERE.parent / "benchmarks" / "demo.csv"
-sys.path.append(str(ROWS.parent))
-from csv_rows import read_rows, write_rows  # noqa: E402
+ROWS = HERE.parent / "research" / "measurements" / "demo.csv"
+sys.path.append(str(HERE.parent))
+from research.csv_rows import read_rows, write_rows  # noqa: E402
 
 SEEDS, USES = range(32), 8  # the defaults of `bandpo demo`
 AT = 0.01
@@ -117,6 +117,7 @@ def write(folder: Path) -> None:
         look = {
             "text.color": ink, "axes.edgecolor": faint, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink,
             "axes.spines.top": False, "axes.spines.right": False, "font.size": 9.5, "svg.hashsalt": "bandpo",
+            "svg.fonttype": "none",
         }  # fmt: skip
         with matplotlib.style.context(["default", look]):
             draw(ink, faint, colours).savefig(

@@ -117,22 +117,22 @@ def train(
         questions = [_Questions.of(own, seed) for seed in seeds]
         out: list[list[Row]] = [[] for _ in seeds]
         for i in range(own.rounds):
-            asked = [each.of_round(own, i) for each in questions]
-            p_work = _p_work(weights, asked)
-            completions = sample(weights, [each.prompts for each in asked], rngs)
+            of_round = [each.of_round(own, i) for each in questions]
+            p_work = _p_work(weights, of_round)
+            completions = sample(weights, [each.prompts for each in of_round], rngs)
             scored = [
-                _scored(each, sampled, own, rng) for each, sampled, rng in zip(asked, completions, rngs, strict=True)
+                _scored(each, sampled, own, rng) for each, sampled, rng in zip(of_round, completions, rngs, strict=True)
             ]
             minibatches = [
                 _split(each.prompts, sampled, advantages, own.steps_per_generation, rng)
-                for each, sampled, (advantages, _), rng in zip(asked, completions, scored, rngs, strict=True)
+                for each, sampled, (advantages, _), rng in zip(of_round, completions, scored, rngs, strict=True)
             ]
             learned = learn(
                 weights, optimizer, minibatches, value, own.num_iterations, first_step=i * own.steps, measure=measure
             )
             at = {"step": (i + 1) * own.steps, "round": i + 1, "learning_rate": own.learning_rate}
-            for rows, worked, (_, logged), found in zip(out, p_work, scored, learned, strict=True):
-                rows.append({**at, "lab/p_work": worked, **logged, **found})
+            for rows, worked, (_, logged), learned_row in zip(out, p_work, scored, learned, strict=True):
+                rows.append({**at, "lab/p_work": worked, **logged, **learned_row})
     return out
 
 
@@ -175,7 +175,7 @@ def learn(
         size = len(logps) // runs if measure else len(logps)
         for i in range(len(logps) // size):
             rows = slice(i * size, (i + 1) * size)
-            values, found = policy_loss(
+            values, numbers = policy_loss(
                 logps[rows],
                 old.logps[rows],
                 advantages[rows],
@@ -188,7 +188,7 @@ def learn(
             )
             terms.append(values)
             merged = metrics[i]
-            metrics[i] = found if merged is None else merged.merge(found)
+            metrics[i] = numbers if merged is None else merged.merge(numbers)
         loss = _per_run(torch.cat(terms), runs) / (tokens / len(steps))
         optimizer.zero_grad()
         loss.sum().backward()  # each run's depends on its own weights alone
@@ -205,9 +205,9 @@ def learn(
         entropies += _per_run(torch.where(old.mask, entropy, 0.0), runs)
     about = {"loss": torch.stack(losses).mean(0), "grad_norm": norms, "entropy": entropies / (tokens * epochs)}
     out: list[Row] = [{name: x[i].item() for name, x in about.items()} for i in range(runs)]
-    for row, found in zip(out, metrics, strict=True):
-        if measure and found is not None:
-            row |= {name: x for name, x in found.compute().items() if not math.isnan(x)}
+    for row, numbers in zip(out, metrics, strict=True):
+        if measure and numbers is not None:
+            row |= {name: x for name, x in numbers.compute().items() if not math.isnan(x)}
     return out
 
 
@@ -256,22 +256,22 @@ def _split(
 
 
 @torch.no_grad()
-def _p_work(weights: Weights, asked: Sequence[_Questions]) -> list[float]:
+def _p_work(weights: Weights, questions: Sequence[_Questions]) -> list[float]:
     # The last column of completions is not read: any will do.
-    first = [prefixes(each.prompts, each.prompts[:, :1], torch.ones(len(each.prompts), 1).bool()) for each in asked]
+    first = [prefixes(each.prompts, each.prompts[:, :1], torch.ones(len(each.prompts), 1).bool()) for each in questions]
     tree = side_by_side(first)
     works = log_probs(weights, tree)[tree.at[:, 0], : toy.BASE].exp().sum(-1)
-    return works.view(len(asked), -1).mean(1).tolist()
+    return works.view(len(questions), -1).mean(1).tolist()
 
 
 def _scored(
-    asked: _Questions, completions: Completions, settings: Settings, rng: torch.Generator
+    questions: _Questions, completions: Completions, settings: Settings, rng: torch.Generator
 ) -> tuple[Tensor, Row]:
     """The advantage of each completion, (B,), and what is logged of the rewards."""
     lengths = completions.mask.sum(1)
     ids = [row[:length] for row, length in zip(completions.tokens.tolist(), lengths.tolist(), strict=True)]
     logged: Row = {}
-    rewards = torch.tensor(toy.reward([""] * len(ids), ids, asked.answers, logged.__setitem__))
+    rewards = torch.tensor(toy.reward([""] * len(ids), ids, questions.answers, logged.__setitem__))
     if settings.flip:
         logged["lab/right"] = rewards.mean().item()
         rewards = (rewards - (torch.rand(len(rewards), generator=rng) < settings.flip).float()).abs()

@@ -74,8 +74,8 @@ def stretches(state: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[float
         same = at(middle) == first
         low, high = torch.where(same, middle, low), torch.where(same, high, middle)
     edges = [0.0, *torch.sigmoid(high).tolist(), 1.0]
-    kept = [int(values[0]), *values[changes + 1].tolist()]
-    return list(zip(edges[:-1], edges[1:], kept, strict=True))
+    states = [int(values[0]), *values[changes + 1].tolist()]
+    return list(zip(edges[:-1], edges[1:], states, strict=True))
 
 
 def write_figures(
@@ -249,8 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some figures [default: all three]")
     parser.add_argument("--regions", nargs="+", type=trust_region, default=PAPER, metavar="RULE", help="to draw")
     parser.add_argument("--pair", nargs=2, type=trust_region, default=PAIR, metavar="RULE", help="of regions-3d")
-    given = parser.parse_args(arguments)
-    for path, caption in write_figures(given.output, given.only, given.regions, given.pair):
+    options = parser.parse_args(arguments)
+    for path, caption in write_figures(options.output, options.only, options.regions, options.pair):
         print(f"{path}.pdf .svg .png\n  {caption}")
 
 

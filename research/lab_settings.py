@@ -69,17 +69,17 @@ class Settings:
         """
         if scene not in SCENES:
             raise ValueError(f"scene must be one of {sorted(SCENES)}, got {scene!r}")
-        found = SCENES[scene]
-        trainer: Mapping[str, Any] = found.defaults["trainer"]
+        its_scene = SCENES[scene]
+        trainer: Mapping[str, Any] = its_scene.defaults["trainer"]
         group, minibatches = trainer["num_generations"], trainer["steps_per_generation"]
         own = cls(
-            p_work=found.p_work,
-            rounds=found.defaults["rounds"],
+            p_work=its_scene.p_work,
+            rounds=its_scene.defaults["rounds"],
             learning_rate=trainer["learning_rate"],
             prompts=trainer["per_device_train_batch_size"] * minibatches // group,
             num_generations=group,
             steps_per_generation=minibatches,
             num_iterations=trainer["num_iterations"],
-            flip=found.flip,
+            flip=its_scene.flip,
         )
         return dataclasses.replace(own, **changes)

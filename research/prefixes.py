@@ -75,10 +75,10 @@ def prefixes(prompts: Tensor, completions: Tensor, mask: Tensor) -> Prefixes:
     for i in range(length):
         code = code * (len(SYMBOLS) + 1) + tokens[:, i] + 1
         codes[:, i] = code
-    kept, inverse = torch.unique(codes[read], return_inverse=True)
+    unique, inverse = torch.unique(codes[read], return_inverse=True)
     nodes = torch.zeros_like(tokens)
     nodes[read] = inverse
-    example = torch.empty_like(kept)  # any response that begins so
+    example = torch.empty_like(unique)  # any response that begins so
     example[inverse] = torch.arange(tokens.numel()).view_as(tokens)[read]
     row, depth = example // length, example % length
     width = int(depth.max()) + 1 if len(depth) else 1  # a run of which nothing is left

@@ -54,12 +54,12 @@ def interquartile_mean(values: ArrayLike, axis: int | tuple[int, ...] | None = N
     Raises:
         ValueError: no values, or no such axis.
     """
-    found = np.asarray(values, np.float64)
-    axes = sorted(np.lib.array_utils.normalize_axis_tuple(range(found.ndim) if axis is None else axis, found.ndim))
-    rest = [each for each in range(found.ndim) if each not in axes]
-    flat = found.transpose(*rest, *axes).reshape(*(found.shape[each] for each in rest), -1)
+    numbers = np.asarray(values, np.float64)
+    axes = sorted(np.lib.array_utils.normalize_axis_tuple(range(numbers.ndim) if axis is None else axis, numbers.ndim))
+    rest = [each for each in range(numbers.ndim) if each not in axes]
+    flat = numbers.transpose(*rest, *axes).reshape(*(numbers.shape[each] for each in rest), -1)
     if not flat.shape[-1]:
-        raise ValueError(f"values must hold at least one number along axis {axis}, got shape {found.shape}")
+        raise ValueError(f"values must hold at least one number along axis {axis}, got shape {numbers.shape}")
     cut = flat.shape[-1] // 4
     ends = [cut, flat.shape[-1] - cut - 1]  # a partition takes a third of the time of sorting
     return np.partition(flat, ends, -1)[..., cut : flat.shape[-1] - cut].mean(-1)
@@ -103,10 +103,10 @@ def performance_profile(values: ArrayLike, thresholds: ArrayLike) -> Floats:
     Returns:
         Shares, [T], which fall with tau.
     """
-    found = np.asarray(values, np.float64).ravel()
-    if not len(found):
+    numbers = np.asarray(values, np.float64).ravel()
+    if not len(numbers):
         raise ValueError("values must hold at least one run, got none")
-    return (found > np.asarray(thresholds, np.float64)[:, None]).mean(-1)  # a run that ended in NaN is above nothing
+    return (numbers > np.asarray(thresholds, np.float64)[:, None]).mean(-1)  # a run that ended in NaN is above nothing
 
 
 def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Estimate:
@@ -115,11 +115,11 @@ def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Es
     With k of n runs and the normal quantile z: (k + z^2/2 +- z sqrt(k (n - k) / n + z^2/4)) / (n + z^2), which leaves
     room above 0 where no run was lost (Wilson 1927).
     """
-    found = np.asarray(values, np.float64).ravel()
-    n = len(found)
+    numbers = np.asarray(values, np.float64).ravel()
+    n = len(numbers)
     if not n:
         raise ValueError("values must hold at least one run, got none")
-    k = int((~(found >= below)).sum())  # a run that ended in NaN is lost too
+    k = int((~(numbers >= below)).sum())  # a run that ended in NaN is lost too
     z = NormalDist().inv_cdf(0.5 + _checked(level) / 2)
     centre, half = k + z * z / 2, z * math.sqrt(k * (n - k) / n + z * z / 4)
     # At the ends the formula is 0 and 1 but for rounding.
@@ -170,7 +170,7 @@ def bootstrap(
         raise ValueError(f"statistic must reduce all axes but the first, got shape {value.shape} for one draw")
     draw = np.random.default_rng(seed)
     most = max(1, _AT_ONCE // max(array.size for array in arrays))
-    found: list[Floats] = []
+    parts: list[Floats] = []
     for first in range(0, resamples, most):
         count = min(most, resamples - first)
         drawn = None
@@ -179,8 +179,8 @@ def bootstrap(
             if drawn is None or not paired:
                 drawn = _draws(draw, count, array, groups)
             taken.append(np.take_along_axis(array[None], drawn, -1))
-        found.append(np.asarray(statistic(*taken), np.float64))
-    ends = np.quantile(np.concatenate(found), [low, high])
+        parts.append(np.asarray(statistic(*taken), np.float64))
+    ends = np.quantile(np.concatenate(parts), [low, high])
     return Estimate(float(value[0]), float(ends[0]), float(ends[1]))
 
 
@@ -190,8 +190,8 @@ def _draws(draw: np.random.Generator, count: int, array: Floats, groups: Sequenc
     if array.ndim == 1:
         return draw.integers(runs, size=(count, runs))
     labels = list(range(len(array)) if groups is None else groups)
-    known = list(dict.fromkeys(labels))
-    return draw.integers(runs, size=(count, len(known), runs))[:, [known.index(label) for label in labels]]
+    names = list(dict.fromkeys(labels))
+    return draw.integers(runs, size=(count, len(names), runs))[:, [names.index(label) for label in labels]]
 
 
 def swap_test(x: ArrayLike, y: ArrayLike, *, draws: int = 20_000, seed: int = 0) -> float:

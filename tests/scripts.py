@@ -1,4 +1,4 @@
-"""Loads a script of benchmarks/ or docs/ as a module."""
+"""Loads a script of research/measurements/ or docs/ as a module."""
 
 import importlib.util
 import sys
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def load(path: str) -> ModuleType:
-    """The module of a file such as `benchmarks/scorers.py`, new each time."""
+    """The module of a file such as `research/measurements/scorers.py`, new each time."""
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(f"script_{file.stem}", file)
     assert spec is not None

@@ -171,7 +171,7 @@ def test_lazy_names_are_like_others():
     assert pickle.loads(pickle.dumps(bandpo.policy_loss)) is bandpo.policy_loss
     assert copy.deepcopy(bandpo.Band("kl")) == bandpo.Band("kl")
     assert "Controlled" in pydoc.render_doc(bandpo)
-    with pytest.raises(AttributeError, match="module 'bandpo' has no attribute 'band_bound'"):
+    with pytest.raises(AttributeError, match="no attribute 'band_bound', did you mean 'band_bounds'"):
         bandpo.band_bound  # noqa: B018
 
 

@@ -54,22 +54,22 @@ def test_stages_that_pass_end_with_0():
 
 def test_lines_that_install_are_collected_from_the_files(installs):
     lines = installs.lines()
-    assert lines["-c", "constraints.txt", ".[lab]"] == "README.md"
+    assert lines["-c", "constraints/base.txt", ".[lab]"] == "README.md"
     assert lines[".[verl]",] == "docs/verl.md"
-    assert lines["-c", "constraints.txt", ".[dev,trackers,inspect]"] == ".ci/stages"
-    assert ("-c", "constraints.txt", ".[inspect]") in lines  # the wheel, with each extra
+    assert lines["-c", "constraints/base.txt", ".[dev,trackers,inspect]"] == ".ci/stages"
+    assert ("-c", "constraints/base.txt", ".[inspect]") in lines  # the wheel, with each extra
     assert not any("$" in each or each == "--no-deps" for arguments in lines for each in arguments[-1:])
 
 
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [
-        ("-c constraints.txt '.[lab]' && pip install x", [("-c", "constraints.txt", ".[lab]")]),
+        ("-c constraints/base.txt '.[lab]' && pip install x", [("-c", "constraints/base.txt", ".[lab]")]),
         ('-qq --no-deps "$torch" 2>"$work/torch.log"; then', None),
         ('-qq --no-deps --target "$work/hosts" -r list.txt', [("--no-deps", "-r", "list.txt")]),
         ("--no-deps .        # nothing else changes", [("--no-deps", ".")]),
         ("bandpo[train]", [(".[train]",)]),
-        ('-qq -c constraints.txt -r "$work/docs.txt"', [("-c", "constraints.txt", ".[docs]")]),
+        ('-qq -c constraints/base.txt -r "$work/docs.txt"', [("-c", "constraints/base.txt", ".[docs]")]),
     ],
 )
 def test_arguments_of_a_line(installs, line, arguments):
@@ -82,8 +82,8 @@ def test_a_variable_that_nobody_resolves_is_an_error(installs):
 
 
 def test_a_list_is_resolved_without_what_comes_from_an_address(installs, tmp_path):
-    copy = installs.without_addresses("constraints-gpu.txt", str(tmp_path))
-    text = (tmp_path / "constraints-gpu.txt").read_text(encoding="utf-8")
-    assert copy == str(tmp_path / "constraints-gpu.txt")
+    copy = installs.without_addresses("constraints/gpu.txt", str(tmp_path))
+    text = (tmp_path / "gpu.txt").read_text(encoding="utf-8")
+    assert copy == str(tmp_path / "gpu.txt")
     assert "https://" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
     assert "verl==0.9.1" in text

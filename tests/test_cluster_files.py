@@ -88,6 +88,6 @@ def test_the_manifest_is_a_ray_job_whose_nodes_are_those_of_the_recipe():
     assert f"trainer.nnodes={workers['replicas']}" in words
     (container,) = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == workers["rayStartParams"]["num-gpus"] == "8"
-    for name in ("constraints-verl.txt", "constraints-gpu.txt"):
+    for name in ("constraints/verl.txt", "constraints/gpu.txt"):
         pins = (FOLDER.parent.parent / name).read_text(encoding="utf-8").splitlines()
         assert f"ray=={job['spec']['rayClusterSpec']['rayVersion']}" in pins

@@ -1,8 +1,8 @@
-"""benchmarks/csv_rows.py: the rows of measurements."""
+"""research/csv_rows.py: the rows of measurements."""
 
 import pytest
 
-from benchmarks.csv_rows import read_rows, replace_rows, write_rows
+from research.csv_rows import read_rows, replace_rows, write_rows
 
 
 def test_rows_are_written_and_added_to_in_the_columns_of_their_file(tmp_path):

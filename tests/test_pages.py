@@ -15,7 +15,7 @@ from bandpo_runs.cli.app import app, get_command
 from bandpo_runs.cli.training import demo as command_demo
 from bandpo_runs.statistics.intervals import clustered_error
 from bandpo_runs.training import preflight
-from benchmarks.csv_rows import read_rows
+from research.csv_rows import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +283,7 @@ def test_the_table_of_trainers_is_that_of_its_rows(tmp_path, monkeypatch):
 
 def test_a_trainers_row_is_that_of_its_tests():
     """A test that failed is named, and one that was skipped leaves the row as it was."""
-    hosts = load("benchmarks/hosts.py")
+    hosts = load("research/measurements/hosts.py")
     file, clip, band = (
         "hosts/test_liger.py",
         "test_clip_is_ligers_own_loss_bit_for_bit",

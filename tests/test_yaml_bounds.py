@@ -23,13 +23,15 @@ def doubling(levels, level):
 LISTS = doubling(9, lambda name: f"[{', '.join([f'*{name}'] * 9)}]")
 MERGES = doubling(9, lambda name: f"{{<<: [{', '.join([f'*{name}'] * 9)}]}}")
 NESTED = doubling(9, lambda name: "{" + ", ".join(f"k{i}: *{name}" for i in range(9)) + "}")
-FULL = "is too large: more than 10,000 values, counting what aliases repeat"
+FULL = "is too large: more than 10,000 values or 1,048,576 characters, counting what aliases repeat"
 HOSTILE = {
     "aliases of lists": (LISTS, FULL),
     "aliases of mappings": (NESTED, FULL),
     "aliases that are merged": (MERGES, FULL),
     "aliases as keys": (doubling(9, lambda name: f"{{? [{', '.join([f'*{name}'] * 9)}] : 1}}"), FULL),
     "one alias many times": (f"a: &a [{'x,' * 100}]\nb: [{'*a,' * 100}]\n", FULL),
+    "one long text many times": (f"a: &a {'x' * 900_000}\nb: [{'*a,' * 9_000}]\n", FULL),
+    "a list of a long text many times": (f"a: &a [{'x' * 900_000}]\nb: [{'*a,' * 4_000}]\n", FULL),
     "100,000 keys": ("".join(f"k{i}: 1\n" for i in range(100_000)), FULL),
     "a million keys": ("".join(f"k{i}: 1\n" for i in range(1_000_000)), "10,888,890 bytes, of which YAML may have"),
     "many documents": ("--- a\n" * 100_000, FULL),

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from bandpo.errors import UserError
 from bandpo_runs import cli
 from bandpo_runs.cli.shared import count, several
 
@@ -26,7 +25,6 @@ def bench(
     ] = None,
     smoke: Annotated[bool, Option("--smoke", help="few seeds and settings: seconds, to see that it runs")] = False,
     jobs: Annotated[int | None, Option(parser=count, help="cores to use [default: those of this machine]")] = None,
-    ray: Annotated[bool, Option("--ray", help="run on a Ray cluster: the running one, or this machine")] = False,
     only: Annotated[list[str] | None, several("FAMILY", "these families and the baseline alone")] = None,
     as_json: Annotated[bool, Option("--json", help="all numbers, for scripts")] = False,
 ) -> None:
@@ -38,11 +36,9 @@ def bench(
     """
     from .show import bench_and_show
 
-    if ray and jobs:
-        raise UserError("--jobs is for the cores of this machine, and --ray takes those of its cluster; leave one out")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = output or Path("runs/bench") / contest.stem
-    bench_and_show(contest, folder, smoke=smoke, jobs=jobs or cores, ray=ray, only=only or [], as_json=as_json)
+    bench_and_show(contest, folder, smoke=smoke, jobs=jobs or cores, only=only or [], as_json=as_json)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

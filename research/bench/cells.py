@@ -62,9 +62,9 @@ def cell(world: Node, learner: Mapping[str, Any], seeds: range, numbers: Sequenc
     return Cell(_json(world), _json(learner), seeds.start, len(seeds), tuple(numbers))
 
 
-def row_of(cell: Cell, found: Mapping[str, Sequence[float]]) -> Row:
+def row_of(cell: Cell, numbers: Mapping[str, Sequence[float]]) -> Row:
     """What is kept of a cell: its key, what it is, and its numbers, one a seed; null for one that is not finite."""
-    values = {name: [_rounded(x) for x in found[name]] for name in cell.numbers}
+    values = {name: [_rounded(x) for x in numbers[name]] for name in cell.numbers}
     world, learner = json.loads(cell.world), json.loads(cell.learner)
     return {"key": cell.key, "world": world, "learner": learner, "seeds": [cell.first, cell.count], **values}
 
@@ -78,8 +78,8 @@ def cell_of(row: Row, where: str) -> Cell:
     try:
         key, first, count = row["key"], *row["seeds"]
         numbers = [name for name in row if name not in ("key", "world", "learner", "seeds")]
-        found = cell(row["world"], row["learner"], range(first, first + count), numbers)
-        lengths, right = {len(row[name]) for name in numbers}, found.key
+        of_row = cell(row["world"], row["learner"], range(first, first + count), numbers)
+        lengths, right = {len(row[name]) for name in numbers}, of_row.key
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where}: no row of a contest, {shortened(row)} ({type(error).__name__})") from None
     if lengths != {count}:
@@ -89,7 +89,7 @@ def cell_of(row: Row, where: str) -> Cell:
             f"{where}: its key {key!r} is not that of its world, learner and seeds, which would be {right!r}: the "
             "row was changed, or is of another version of the worlds; delete it, and it will be run again"
         )
-    return found
+    return of_row
 
 
 def run_cells(cells: Sequence[Cell]) -> list[Row]:
@@ -102,13 +102,13 @@ def run_cells(cells: Sequence[Cell]) -> list[Row]:
     node, fields = json.loads(world), [json.loads(each.learner) for each in cells]
     if is_lab(node):
         ran = [numbers_of(lab_of(node), each, list(seeds)) for each in fields]
-        found = {name: [numbers[name] for numbers in ran] for name in ran[0]}
+        results = {name: [numbers[name] for numbers in ran] for name in ran[0]}
     else:
-        found = train(scene(node), [Learner(**each) for each in fields], list(seeds))
+        results = train(scene(node), [Learner(**each) for each in fields], list(seeds))
     for name in cells[0].numbers:
-        if name not in found:
-            raise UserError(f"numbers must be of what a run gives, {', '.join(found)}, got {name!r}")
-    return [row_of(each, {name: found[name][i] for name in each.numbers}) for i, each in enumerate(cells)]
+        if name not in results:
+            raise UserError(f"numbers must be of what a run gives, {', '.join(results)}, got {name!r}")
+    return [row_of(each, {name: results[name][i] for name in each.numbers}) for i, each in enumerate(cells)]
 
 
 def batches(cells: Iterable[Cell], runs: int) -> list[list[Cell]]:
@@ -203,15 +203,15 @@ def _rounded(x: float) -> float | None:
 
 @functools.cache
 def _content(world: str) -> dict[str, Any]:
-    """All fields of a scene, so that a name that means another scene is another key; the sampler, which rows of before
-    have not, where there is one."""
+    """All fields of a scene, so that a name that means another scene is another key; those that rows of before have
+    not, where they are used."""
     from ..worlds import scene
 
     node = json.loads(world)
     if is_lab(node):
         return lab_of(node).content
     fields = dataclasses.asdict(scene(node))
-    return fields if fields["sampler"] else {name: x for name, x in fields.items() if name != "sampler"}
+    return {name: x for name, x in fields.items() if x or name not in ("sampler", "ways", "unseen")}
 
 
 def _json(value: Any) -> str:

@@ -138,24 +138,21 @@ class _Search:
 
     def rows(self, places: Sequence[int], seeds: range, rows: Mapping[str, Row]) -> list[Row]:
         """Those of `cells`. Raises UserError for one of other seeds: a method that has better ones has an advantage."""
-        found = [rows[made.key] for made in self.cells(places, seeds)]
-        for row in found:
+        cell_rows = [rows[made.key] for made in self.cells(places, seeds)]
+        for row in cell_rows:
             if row["seeds"] != [seeds.start, len(seeds)]:
                 first, count = row["seeds"]
                 raise UserError(
                     f"{self.family.name} was run on seeds {_span(range(first, first + count))} where all families must "
                     f"be run on {_span(seeds)}: this comparison would not be fair"
                 )
-        return found
+        return cell_rows
 
     def means(self, places: Sequence[int], seeds: range, rows: Mapping[str, Row]) -> dict[int, float]:
         """The mean over worlds and seeds of the metric, for each of these settings."""
-        found = self.rows(places, seeds, rows)
+        values = [_values(row, self.contest.metric) for row in self.rows(places, seeds, rows)]
         worlds = len(self.worlds)
-        return {
-            place: float(np.mean([_values(row, self.contest.metric) for row in found[i * worlds : (i + 1) * worlds]]))
-            for i, place in enumerate(places)
-        }
+        return {place: float(np.mean(values[i * worlds : (i + 1) * worlds])) for i, place in enumerate(places)}
 
     def best(self) -> list[int]:
         """The best of the first stage; of equal ones the first of the grid."""
@@ -253,7 +250,7 @@ def _search(searches: Sequence[_Search], run: Run, more: bool) -> None:
 
 def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
     stages, contest = search.contest.stages, search.contest
-    found = search.rows([search.chosen], stages.judge.range, rows)
+    judging = search.rows([search.chosen], stages.judge.range, rows)
     return Judged(
         family=search.family.name,
         control=search.control.name,
@@ -265,8 +262,8 @@ def _judged(search: _Search, rows: Mapping[str, Row]) -> Judged:
         seeds=stages.judge.range,
         chosen_with=search.chosen_with,
         edges=tuple(search.edges),
-        keys=tuple(row["key"] for row in found),
-        values={name: np.stack([_values(row, name) for row in found]) for name in contest.numbers},
+        keys=tuple(row["key"] for row in judging),
+        values={name: np.stack([_values(row, name) for row in judging]) for name in contest.numbers},
     )
 
 
@@ -295,16 +292,16 @@ def compare(judged: Sequence[Judged], baseline: str, metric: str, lost_below: fl
     (base,) = [one for one in judged if one.family == baseline] or [None]
     if base is None:
         raise UserError(f"the baseline {baseline!r} is not among {[one.family for one in judged]}")
-    found = []
+    compared = []
     for one in judged:
         _check_fair(one, base)
-        found.append(_compared(one, None if one is base else base, metric, lost_below))
-    others = [one for one in found if one.p is not None]
+        compared.append(_compared(one, None if one is base else base, metric, lost_below))
+    others = [one for one in compared if one.p is not None]
     adjusted = holm([one.p for one in others if one.p is not None])
-    found = [one for one in found if one.p is None] + [
+    compared = [one for one in compared if one.p is None] + [
         dataclasses.replace(one, p_adjusted=float(p)) for one, p in zip(others, adjusted, strict=True)
     ]
-    return tuple(sorted(found, key=lambda one: -one.value.value))
+    return tuple(sorted(compared, key=lambda one: -one.value.value))
 
 
 def _check_fair(one: Judged, base: Judged) -> None:
@@ -332,7 +329,7 @@ def _span(seeds: range) -> str:
 
 def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) -> Compared:
     x, groups = one.values[metric], ["same seeds"] * len(one.worlds)
-    found = Compared(
+    result = Compared(
         judged=one,
         value=bootstrap(_mean, x, groups=groups),
         middle=bootstrap(_middle, x, groups=groups),
@@ -340,11 +337,11 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
         half=mean_of(one.values["half"]) if "half" in one.values else None,
     )
     if base is None:
-        return found
+        return result
     y = base.values[metric]
     p = swap_test(x.mean(0), y.mean(0))
     return dataclasses.replace(
-        found,
+        result,
         difference=bootstrap(lambda a, b: _mean(a - b), x, y, groups=groups),
         middle_difference=bootstrap(lambda a, b: _middle(a) - _middle(b), x, y, groups=groups),
         better=float(np.mean(probability_of_improvement(x, y))),

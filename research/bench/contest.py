@@ -21,35 +21,38 @@ from .labs import is_lab
 
 LEARNING_RATE = "learning_rate"
 # What `worlds.train` says of a run: rewards and other shares of which more is better, and the rest.
-LARGER_IS_BETTER = ("final", "mean", "peak", "work", "skill")
+LARGER_IS_BETTER = (
+    "final", "mean", "peak", "work", "skill", "pass4", "pass16", "pass64", "harder", "unseen1", "unseen16",
+)  # fmt: skip
 NUMBERS = (
-    *LARGER_IS_BETTER, "half", "entropy", "kl", "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
+    *LARGER_IS_BETTER, "half", "entropy", "kl", "lost_up", "lost_down", "above", "below", "ratio",
+    "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
 )  # fmt: skip
 ALWAYS = ("final", "work")  # of each run: the profile is of its reward, and by P("work") it is lost or not
 _SMOKE = 1_000_000  # the first seed of a smoke test
 Value = float | int | str
 
 
-def _values(given: Any) -> Any:
+def _values(node: Any) -> Any:
     """A list of values; of {from, to, count} so many evenly spaced in the logarithm."""
-    if isinstance(given, Mapping):
-        if set(given) != {"from", "to", "count"}:
-            raise ValueError(f"values are a list, or from, to and count, got {sorted(map(str, given))}")
-        first, last, count = given["from"], given["to"], given["count"]
+    if isinstance(node, Mapping):
+        if set(node) != {"from", "to", "count"}:
+            raise ValueError(f"values are a list, or from, to and count, got {sorted(map(str, node))}")
+        first, last, count = node["from"], node["to"], node["count"]
         if not all(type(end) in (int, float) and 0 < end < math.inf for end in (first, last)) or first >= last:
             raise ValueError(f"from and to must be numbers above 0, the second the larger, got {first!r} and {last!r}")
         if type(count) is not int or count < 2:
             raise ValueError(f"count must be a whole number of at least 2, got {count!r}")
         between = (first * (last / first) ** (i / (count - 1)) for i in range(1, count - 1))
-        given = [float(first), *(float(f"{x:.3g}") for x in between), float(last)]
-    if not isinstance(given, list | tuple) or not given:
+        node = [float(first), *(float(f"{x:.3g}") for x in between), float(last)]
+    if not isinstance(node, list | tuple) or not node:
         raise ValueError("values are a list with at least one of them, or from, to and count")
-    for value in given:
+    for value in node:
         if type(value) not in (int, float, str):
             raise ValueError(f"a value must be a number or a word, got {shortened(value)}")
-        if given.count(value) > 1:
+        if node.count(value) > 1:
             raise ValueError(f"every value must be there once, got {value!r} twice")
-    return tuple(given)
+    return tuple(node)
 
 
 Values = Annotated[tuple[Value, ...], pydantic.BeforeValidator(_values)]
@@ -212,12 +215,12 @@ class Contest(_Part):
 
     def only(self, names: Sequence[str]) -> Self:
         """With these families, and the one they are compared with."""
-        known = [family.name for family in self.families]
+        all_names = [family.name for family in self.families]
         for name in names:
-            if name not in known:
-                raise UserError(f"unknown family {name!r}{nearest(name, known)}; the contest has {known}")
+            if name not in all_names:
+                raise UserError(f"unknown family {name!r}{nearest(name, all_names)}; the contest has {all_names}")
         if not {*names} - {self.baseline}:
-            others = [name for name in known if name != self.baseline]
+            others = [name for name in all_names if name != self.baseline]
             raise UserError(f"{self.baseline!r} is the baseline, and alone compares nothing; name some of {others}")
         families = tuple(family for family in self.families if family.name in {*names, self.baseline})
         return self.model_copy(update={"families": families})

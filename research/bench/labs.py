@@ -63,12 +63,12 @@ def lab_of(world: Mapping[str, Any]) -> Lab:
         ValueError: no such scene, or no such field, or a value that cannot be.
     """
     changes: dict[str, Any] = {str(key): value for key, value in world.items() if key != "lab"}
-    known = [each.name for each in dataclasses.fields(Settings) if each.name != "learning_rate"] + ["start_seed"]
+    names = [each.name for each in dataclasses.fields(Settings) if each.name != "learning_rate"] + ["start_seed"]
     for name, value in changes.items():
         if name == "learning_rate":
             raise ValueError("learning_rate is not the lab's: a contest has learning_rates")
-        if name not in known:
-            raise ValueError(f"unknown key {name!r} in lab{nearest(name, known)}; it has {known}")
+        if name not in names:
+            raise ValueError(f"unknown key {name!r} in lab{nearest(name, names)}; it has {names}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {value!r}")
     start_seed = changes.pop("start_seed", None)
@@ -86,10 +86,10 @@ def run_of(lab: Lab, learner: Mapping[str, Any]) -> tuple[Settings, Objective]:
     for name in learner:
         if name not in ("objective", "learning_rate", "positive_weight"):
             raise ValueError(f"the lab has no {name}; of controls it has {' and '.join(CONTROLS)}")
-    found = learnable(learner["objective"])
-    weight = learner.get("positive_weight", 1.0) * found.positive_weight
+    value = learnable(learner["objective"])
+    weight = learner.get("positive_weight", 1.0) * value.positive_weight
     settings = dataclasses.replace(lab.settings, learning_rate=learner["learning_rate"])
-    return settings, dataclasses.replace(found, positive_weight=weight)
+    return settings, dataclasses.replace(value, positive_weight=weight)
 
 
 def numbers_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, list[float]]:
@@ -104,13 +104,13 @@ def numbers_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> di
     """
     settings, objective = run_of(lab, learner)
     measure = "logps" in objective.trust_region.needed()  # it may go by the tokens of its own run
-    found: dict[str, list[float]] = {name: [] for name in NUMBERS}
+    numbers: dict[str, list[float]] = {name: [] for name in NUMBERS}
     for i in range(0, len(seeds), GROUP):
         group = seeds[i : i + GROUP]
         for rows in train(settings, objective, group, start_seed=lab.start_seed, measure=measure):
             for name, value in _numbers(rows).items():
-                found[name].append(value)
-    return found
+                numbers[name].append(value)
+    return numbers
 
 
 def seconds_of(lab: Lab, learner: Mapping[str, Any], seeds: Sequence[int]) -> float:

@@ -104,9 +104,9 @@ def _check_numbers(contest: Contest) -> None:
         if name in contest.numbers[:i]:
             raise UserError(f"numbers.{i}: {name!r} is there twice")
     if contest.metric not in LARGER_IS_BETTER:
-        known = ", ".join(LARGER_IS_BETTER)
+        metrics = ", ".join(LARGER_IS_BETTER)
         near = nearest(contest.metric, [*LARGER_IS_BETTER])
-        raise UserError(f"metric: must be one of {known}, of which more is better, got {contest.metric!r}{near}")
+        raise UserError(f"metric: must be one of {metrics}, of which more is better, got {contest.metric!r}{near}")
     for name in (contest.metric, *ALWAYS):
         if name not in contest.numbers:
             raise UserError(f"numbers: must hold {name!r}, got {list(contest.numbers)}")
@@ -135,10 +135,10 @@ def _check_families(contest: Contest) -> None:
     for i, family in enumerate(contest.families):
         if LEARNING_RATE in family.grid:
             raise UserError(f"families.{i}.grid.{LEARNING_RATE}: give the family learning_rates in its place")
-        wanted, given = _wanted(family.objective), set(family.grid)
-        if missing := sorted(wanted - given):
+        wanted, names = _wanted(family.objective), set(family.grid)
+        if missing := sorted(wanted - names):
             raise UserError(f"families.{i}.grid: has no values for ${missing[0]}, which the objective has")
-        if unused := sorted(given - wanted):
+        if unused := sorted(names - wanted):
             raise UserError(f"families.{i}.grid.{unused[0]}: is nowhere in the objective, as ${unused[0]}")
         axes = contest.axes(family)
         if any(type(rate) is str or not 0 < float(rate) < math.inf for rate in axes[LEARNING_RATE]):
@@ -174,30 +174,30 @@ def _check_controls(contest: Contest) -> None:
 
 def _learners(contest: Contest, i: int, j: int) -> list[Learner]:
     """Of a family under a control, with the first learning rate."""
-    family, control, found = contest.families[i], contest.controls[j], []
+    family, control, learners = contest.families[i], contest.controls[j], []
     axes = contest.axes(family)
     for point in grid_of({**axes, LEARNING_RATE: axes[LEARNING_RATE][:1]}):
         try:
-            found.append(Learner(**learner_of(family, control, point)))
+            learners.append(Learner(**learner_of(family, control, point)))
         except ValueError as error:
             at = ", ".join(f"{key} = {value}" for key, value in point.items() if key != LEARNING_RATE)
             under = f", under controls.{j} ({control.name})" if j else ""
             raise UserError(f"families.{i}.objective{f' at {at}' if at else ''}{under}: {error}") from None
-    return found
+    return learners
 
 
 def _check_worlds(contest: Contest) -> list[Scene | Lab]:
-    found: list[Scene | Lab] = []
+    worlds: list[Scene | Lab] = []
     for i, world in enumerate(contest.worlds):
         try:
             made = lab_of(world) if is_lab(world) else scene(world)
         except ValueError as error:
             raise UserError(f"worlds.{i}: {error}") from None
-        if made in found:
-            at = found.index(made)
+        if made in worlds:
+            at = worlds.index(made)
             raise UserError(f"worlds.{i}: {shortened(world)} is there twice, as worlds.{at} {contest.worlds[at]!r}")
-        found.append(made)
-    return found
+        worlds.append(made)
+    return worlds
 
 
 def _check_labs(contest: Contest, worlds: Sequence[Scene | Lab]) -> None:

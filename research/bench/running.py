@@ -1,4 +1,4 @@
-"""Cells are run on the cores there are or over a Ray cluster, and their rows kept in a file that survives any kill."""
+"""Cells are run on the cores there are, and their rows kept in a file that survives any kill."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -26,7 +25,7 @@ RUNS_AT_ONCE = 480  # about two seconds of a core where a world is compiled: wha
 
 
 def hold(
-    contest: Contest, folder: Path, *, jobs: int = 1, ray: bool = False, console: Console | None = None,
+    contest: Contest, folder: Path, *, jobs: int = 1, console: Console | None = None,
     announce: Callable[[int], None] | None = None,
 ) -> Results:  # fmt: skip
     """Run what of a contest has not been run yet, and say what it found.
@@ -38,7 +37,6 @@ def hold(
         contest: see `Contest`.
         folder: made if it is not there; one process at a time writes to it.
         jobs: cores to use.
-        ray: use a Ray cluster instead: the running one, or one made on this machine.
         console: where progress is shown; None: stderr.
         announce: called before anything runs with the number of training runs that are missing, see `missing_runs`.
 
@@ -53,7 +51,7 @@ def hold(
         shown = console or lines(stderr=True)
         with Progress("runs", contest.fewest_runs, title=contest.name, console=shown) as progress:
             there.run_again(contest.stages.judge.range)
-            return decide(contest, _Rows(there, _over_ray if ray else over_cores, progress).of)
+            return decide(contest, _Rows(there, over_cores, progress).of)
 
 
 class _Kept:
@@ -84,14 +82,14 @@ class _Kept:
         taken += random.sample(rest, min(AGAIN - len(taken), len(rest)))
         for number in sorted(taken):
             made = beginning(self.cells[number])
-            kept = self.at[self.cells[number].key]
+            old = self.at[self.cells[number].key]
             (row,) = run_cells([made])
             for name in made.numbers:
-                pairs = zip(row[name], kept[name][: made.count], strict=True)
+                pairs = zip(row[name], old[name][: made.count], strict=True)
                 if (at := next((i for i, (now, then) in enumerate(pairs) if now != then), None)) is not None:
                     raise UserError(
-                        f"{self.file.path}, row {number} (key {kept['key']}): run again, {name!r} of seed "
-                        f"{made.first + at} is {row[name][at]} and not {kept[name][at]}. The row was changed, or was "
+                        f"{self.file.path}, row {number} (key {old['key']}): run again, {name!r} of seed "
+                        f"{made.first + at} is {row[name][at]} and not {old[name][at]}. The row was changed, or was "
                         "made by other code; choose another folder, or delete the file to run all again"
                     )
 
@@ -106,8 +104,8 @@ class _Rows:
 
     def of(self, cells: Sequence[Cell], what: str, more: bool = False) -> dict[str, Row]:
         """The row of each cell, by its key; `more`: cells that the contest was not known to have."""
-        asked = {each.key: each for each in cells}
-        missing = [each for key, each in asked.items() if key not in self.at]
+        by_key = {each.key: each for each in cells}
+        missing = [each for key, each in by_key.items() if key not in self.at]
         wanted, to_run = (sum(each.count for each in some) for some in (cells, missing))
         if more and self.progress.total is not None:
             self.progress.total += wanted
@@ -121,7 +119,7 @@ class _Rows:
             self.at |= {row["key"]: row for row in rows}
             self.done += sum(row["seeds"][1] for row in rows)
             self.progress.update(self.done, what)
-        return {key: self.at[key] for key in asked}
+        return {key: self.at[key] for key in by_key}
 
 
 _Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]
@@ -156,24 +154,3 @@ def _over_cores(jobs: int) -> Iterator[_Spread]:
                 threads.shutdown(wait=False, cancel_futures=True)
 
         yield spread
-
-
-def _over_ray(work: list[list[Cell]]) -> Iterator[list[Row]]:
-    """Plain tasks; Ray finds the running cluster, by RAY_ADDRESS or on this machine."""
-    ray: Any = _import_ray()
-    if not ray.is_initialized():  # a contest comes here once for each of its stages
-        ray.init()
-    remote = ray.remote(run_cells)
-    pending = [remote.remote(batch) for batch in work]
-    while pending:
-        done, pending = ray.wait(pending)
-        for each in done:
-            yield ray.get(each)
-
-
-def _import_ray() -> Any:
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError:
-        raise UserError("--ray needs Ray, which is not installed: pip install ray") from None
-    return ray

@@ -34,9 +34,7 @@ _ALPHA = 1 - LEVEL
 _ABOVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # rewards of the performance profile
 
 
-def bench_and_show(
-    path: Path, folder: Path, *, smoke: bool, jobs: int, ray: bool, only: Sequence[str], as_json: bool
-) -> None:
+def bench_and_show(path: Path, folder: Path, *, smoke: bool, jobs: int, only: Sequence[str], as_json: bool) -> None:
     """`python -m research.bench`."""
     contest = read_contest(path)
     contest = contest.only(only) if only else contest
@@ -44,12 +42,12 @@ def bench_and_show(
     aside = lines(stderr=True) if as_json else console
     _announce(contest, aside, smoke=smoke)
     results = hold(
-        contest, folder, jobs=jobs, ray=ray, console=aside,
-        announce=lambda missing: _announce_cost(contest, missing, aside, jobs=jobs, ray=ray),
+        contest, folder, jobs=jobs, console=aside,
+        announce=lambda missing: _announce_cost(contest, missing, aside, jobs=jobs),
     )  # fmt: skip
     data = json.dumps(_data(results), indent=1, allow_nan=False)
-    kept = folder / ("smoke.json" if smoke else "results-only.json" if only else "results.json")
-    write_atomically(kept, data.encode())
+    file = folder / ("smoke.json" if smoke else "results-only.json" if only else "results.json")
+    write_atomically(file, data.encode())
     if as_json:
         print(data)
         return
@@ -67,7 +65,7 @@ def bench_and_show(
             "contest stays as it is.",
             soft_wrap=True,
         )
-    console.print(f"rows {folder / ROWS}, numbers {kept}", soft_wrap=True)
+    console.print(f"rows {folder / ROWS}, numbers {file}", soft_wrap=True)
 
 
 def _announce(contest: Contest, aside: Console, *, smoke: bool) -> None:
@@ -86,7 +84,7 @@ def _seconds(x: float) -> str:
     return f"{x:.2g} s" if x >= 1 else f"{1000 * x:.3g} ms"
 
 
-def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int, ray: bool) -> None:
+def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int) -> None:
     if not missing:
         aside.print(f"Of its {contest.fewest_runs:,} training runs none is missing.", soft_wrap=True)
         return
@@ -95,11 +93,10 @@ def _announce_cost(contest: Contest, missing: int, aside: Console, *, jobs: int,
     each = seconds_a_run(contest)
     slow = find_spec("numba") is None and not all(map(is_lab, contest.worlds))
     without = "numba, which is not installed, is hundreds of times as fast (pip install 'bandpo[research]'). "
-    where = "on the cluster, divided by its cores" if ray else f"on {counted(cores, 'core')}"
     all_runs = f", of {contest.fewest_runs:,}," if missing < contest.fewest_runs else ""
     aside.print(
         f"{without if slow else ''}That is {counted(missing, 'training run')}{all_runs} of about {_seconds(each)}: "
-        f"{_minutes(missing * each / (1 if ray else cores))} {where}"
+        f"{_minutes(missing * each / cores)} on {counted(cores, 'core')}"
         f"{', and more where a grid has to be widened' if contest.widens else ''}.",
         soft_wrap=True,
     )
@@ -161,10 +158,10 @@ def _show_controls(results: Results) -> None:
         }
         for family in [contest.baseline, *(one.judged.family for one in first if one.difference is not None)]:
             base = family == contest.baseline
-            found = {control: by_control[control][family] for control in controls}
+            by_name = {control: by_control[control][family] for control in controls}
             cells = [
                 (f"{one.value.value:.3f} " if base else _short(one)) + ("^" if best[family] == control else " ")
-                for control, one in found.items()
+                for control, one in by_name.items()
             ]
             table.add_row(f"{family}, {contest.metric}" if base else family, *cells, style="dim" if base else None)
         console.print(table)

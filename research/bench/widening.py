@@ -68,12 +68,12 @@ def _numeric(values: Sequence[Value]) -> list[float]:
 def _at_edge(axes: Axes, chosen: Point) -> dict[str, bool]:
     """Of each parameter whose chosen value is at an end of its grid: whether that is the upper one. An infinite value
     is not an edge: nothing lies beyond it."""
-    found = {}
+    edges = {}
     for name, values in axes.items():
         finite, value = _numeric(values), chosen[name]
         if len(finite) > 1 and (value == finite[0] or (value == finite[-1] and len(finite) == len(values))):
-            found[name] = value != finite[0]
-    return found
+            edges[name] = value != finite[0]
+    return edges
 
 
 def _beyond(values: Sequence[float], up: bool) -> list[float]:
@@ -81,10 +81,10 @@ def _beyond(values: Sequence[float], up: bool) -> list[float]:
     count = max(1, len(values) // 3)
     end, before = (values[-1], values[-2]) if up else (values[0], values[1])
     steps = range(1, count + 1)
-    found = [end * (end / before) ** i for i in steps] if min(end, before) > 0 else [
+    more = [end * (end / before) ** i for i in steps] if min(end, before) > 0 else [
         end + i * (end - before) for i in steps
     ]  # fmt: skip
-    return [float(f"{x:.3g}") for x in found]
+    return [float(f"{x:.3g}") for x in more]
 
 
 def _shown(name: str) -> str:

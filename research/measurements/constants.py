@@ -1,6 +1,6 @@
 r"""Is there an answer that is right for questions that have nothing in common? A search over made answers.
 
-    python -m research.measurements.constants                    # 3,000 answers of seed 0
+    python -m research.measurements.constants    # 3,000 answers of seed 0
     python -m research.measurements.constants --count 100000 --seed 1
 
 An answer is made by a grammar of what has fooled comparers: infinities and what is computed with them, 0/0, functions,
@@ -58,8 +58,8 @@ def made(seed: int, count: int) -> list[str]:
 def search(answers: list[str]) -> dict[str, list[str]]:
     """Answer -> the right answers that it is equal to, where these are more than one."""
     grades = iter(grade([f"Answer: ${a}$" for a in answers for _ in RIGHT], RIGHT * len(answers)))
-    found = {a: [right for right in RIGHT if next(grades).score] for a in answers}
-    return {a: rights for a, rights in found.items() if len(rights) > 1}
+    right_for = {a: [right for right in RIGHT if next(grades).score] for a in answers}
+    return {a: rights for a, rights in right_for.items() if len(rights) > 1}
 
 
 def main() -> None:

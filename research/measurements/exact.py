@@ -6,7 +6,7 @@ The old policy answers questions; a few steps of Adam on these answers, with the
 every token of every answer has three divergences: that of the token itself (`divergence_at`, what a band bounds), that
 of the old policy's k likeliest tokens, the drawn one and the rest (`top_k_divergence`; k is 20, of the lab's 20 symbols
 5), and that of the whole vocabulary (`full_divergence`). `missed` is the share of tokens for which one token's is
-within the radius and the whole beyond it. `--write` writes research/measurements/exact.csv.
+within the radius and the whole beyond it. `--write` writes exact.csv.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from bandpo.losses import token_logps
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training.models import locate
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 from research.rules.full_divergence import full_divergence, top_k_divergence
 
 DIVERGENCES, RADII, TOP = ("kl", "tv"), (0.01, 0.05, 0.15), 20
@@ -150,10 +150,10 @@ def run(name: str, model: Any, answers: Answers, learning_rate: float, at: tuple
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step in at:
-            found = measured(model, old, answers)
+            numbers = measured(model, old, answers)
             facts = {"model": name, "learning_rate": learning_rate, "steps": step}
-            rows += [facts | row for row in found]
-            for row in found:
+            rows += [facts | row for row in numbers]
+            for row in numbers:
                 if row["probability"] == "all":
                     print(name, step, row, flush=True)
     return rows

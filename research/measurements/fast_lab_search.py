@@ -1,8 +1,8 @@
 """Is there a scene of the transformer lab in which a rare strategy can be lost for good? A search with the fast loop,
-one row a run in research/measurements/fast_lab_search.csv.
+one row a run in fast_lab_search.csv.
 
     python -m research.measurements.fast_lab_search [NAME ...] [--seeds 8] [--rules grpo,clip-wide]
-    python -m research.measurements.fast_lab_search --table          the rows as a Markdown table
+    python -m research.measurements.fast_lab_search --table    the rows as a Markdown table
 
 Small batches that are used many times, from a start that works rarely: fewer prompts and completions than scene storm,
 labels that are wrong, other learning rates and starts. A setting counts as found if under GRPO's clip or Clip(0.2, 1.0)
@@ -22,7 +22,7 @@ from typing import Any
 
 from bandpo_runs import toy
 from bandpo_runs.provenance import hardware, source_commit, versions
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.fast_lab import train
 from research.lab_settings import Settings
 

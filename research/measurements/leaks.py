@@ -7,7 +7,7 @@ The evaluation problems are AIME 2024 and AMC 2023, the "training" rows the prob
 which gaokao2023en has many of AMC 2023, differently typeset and some reworded. A row and a problem are the same by an
 independent measure: difflib's ratio of their words is at least 0.55 (`--show` prints pairs, to be judged by eye). For
 each length of a run: the smallest share among the same, the largest among the others. `--write` writes
-research/measurements/leaks.csv.
+leaks.csv.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bandpo_runs.data import leaks
 from bandpo_runs.provenance import source_commit
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 
 EVALUATION = ("aime24", "amc23")
 TRAINING = (
@@ -66,9 +66,9 @@ def main() -> None:
     for leaks.RUN in (4, 5, 6, 8, 10, 13):
         index = leaks.Leaks(sets)
         began = time.perf_counter()
-        found = [(leak, text) for text in texts if (leak := index.find(text)) is not None]
+        overlaps = [(leak, text) for text in texts if (leak := index.find(text)) is not None]
         seconds = time.perf_counter() - began
-        pairs = [(leak.share, ratio(leak.problem, text), leak.problem, text) for leak, text in found]
+        pairs = [(leak.share, ratio(leak.problem, text), leak.problem, text) for leak, text in overlaps]
         same = sorted(pair for pair in pairs if pair[1] >= SAME)
         others = sorted((pair for pair in pairs if pair[1] < SAME), reverse=True)
         rows.append(

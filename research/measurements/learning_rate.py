@@ -1,6 +1,6 @@
 """Measure what a wrong learning rate costs at one use of each answer, and a rule at the public clip rate.
 
-    python -m research.measurements.learning_rate       five minutes on one core
+    python -m research.measurements.learning_rate    five minutes on one core
 
 In the calibrated world with four mini-batches, on the seeds that judged reuse_once.yaml there: no clip at the rate that
 was chosen for it, at half and at twice that; and the published rules at 0.06, where GRPO's clip has as many tokens
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bandpo_runs.provenance import source_commit
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 from research.measurements.reuse_rates import PUBLISHED, shares
 from research.report.rows import judged
 from research.statistics import bootstrap

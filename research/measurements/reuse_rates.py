@@ -1,6 +1,6 @@
 """Measure on what share of tokens each judged rule of the contests reuse*.yaml acts (reuse_rates.csv).
 
-    python -m research.measurements.reuse_rates       1 to 5 s for each run; what is in the file is not repeated
+    python -m research.measurements.reuse_rates    1 to 5 s for each run; what is in the file is not repeated
 
 `percent` is the library's `clip/fraction` in the mean over all optimizer steps: tokens whose ratio is outside the
 rule's interval, whatever the sign of their advantage, over all tokens. The public logs count the same. `cut` is
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bandpo_runs.provenance import source_commit
-from benchmarks.csv_rows import read_rows, write_rows
-from research.report.rows import Kept, kept, scene_name
+from research.csv_rows import read_rows, write_rows
+from research.report.rows import Kept, all_rows, scene_name
 from research.worlds import Learner, reference, train
 
 CSV = Path(__file__).with_suffix(".csv")
@@ -29,11 +29,11 @@ COLUMNS = ("contest", "world", "control", "family", "setting", "percent", "error
 
 def shares(world: Any, learner: Learner, seed: int) -> tuple[float, float]:
     """Return `clip/fraction` and `cut/fraction` of a run, the means over its optimizer steps, in percent."""
-    plain, found = reference.policy_loss, {}
+    plain, numbers = reference.policy_loss, {}
 
     def counted(*args: Any, **more: Any) -> Any:  # more than once in some steps
         loss, metrics = plain(*args, **more)
-        found[more["step"]] = metrics.compute()
+        numbers[more["step"]] = metrics.compute()
         return loss, metrics
 
     reference.policy_loss = counted
@@ -41,7 +41,7 @@ def shares(world: Any, learner: Learner, seed: int) -> tuple[float, float]:
         train(world, [learner], [seed], engine="torch")
     finally:
         reference.policy_loss = plain
-    of = [100 * statistics.fmean(step[name] for step in found.values()) for name in ("clip/fraction", "cut/fraction")]
+    of = [100 * statistics.fmean(step[name] for step in numbers.values()) for name in ("clip/fraction", "cut/fraction")]
     return of[0], of[1]
 
 
@@ -65,13 +65,13 @@ def row_of(one: Kept) -> dict[str, Any]:
 
 def main() -> None:
     rows: list[dict[str, Any]] = [*read_rows(CSV, missing_ok=True)]
-    judged = {(*one.place, one.told["family"], one.setting) for one in kept()}
+    judged = {(*one.place, one.told["family"], one.setting) for one in all_rows()}
     done = {tuple(row[name] for name in COLUMNS[:5]): row for row in rows}
     done = {key: row for key, row in done.items() if key in judged}  # a contest may have chosen anew
-    for one in kept():
+    for one in all_rows():
         key = one.place
-        known = done.get((*key, one.told["family"], one.setting))
-        if not key[0].startswith("reuse") or (known and int(known["runs"]) >= wanted(one)):
+        row = done.get((*key, one.told["family"], one.setting))
+        if not key[0].startswith("reuse") or (row and int(row["runs"]) >= wanted(one)):
             continue
         done[*key, one.told["family"], one.setting] = row_of(one)
         write_rows(CSV, done.values())

@@ -4,7 +4,7 @@
 
 The micro-batch is that of recipes/smollm2: 32 completions of 16 tokens after prompts of 32. The step is what a training
 step is without sampling, and so an upper limit of the share: log-probabilities of the completions, the loss with its
-metrics, the backward pass. `--write` appends a row to research/measurements/share.csv.
+metrics, the backward pass. `--write` appends a row to share.csv.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from bandpo import Band, policy_loss
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training.models import locate
-from benchmarks.csv_rows import write_rows
+from research.csv_rows import write_rows
 
 ROWS, PROMPT, COMPLETION = 32, 32, 16
 

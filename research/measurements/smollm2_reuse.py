@@ -37,7 +37,7 @@ from bandpo_runs.statistics.intervals import training_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.processes import workers
 from bandpo_runs.training.shared_prompts import sample
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"
@@ -107,12 +107,12 @@ def is_of(row: dict[str, str], task: dict[str, Any]) -> bool:
 
 def searched(rule: str, uses: int) -> dict[float, dict[int, float]]:
     """Return what the search found for a rule, by learning rate and seed."""
-    found: dict[float, dict[int, float]] = {rate: {} for rate in RATES[uses]}
+    by_rate: dict[float, dict[int, float]] = {rate: {} for rate in RATES[uses]}
     for row in read_rows(CSV, missing_ok=True):
         rate, seed = float(row["learning_rate"]), int(row["seed"])
         if seed in SEARCH and is_of(row, task_of(rule, uses, rate, seed)):
-            found[rate][seed] = float(row["right"])
-    return found
+            by_rate[rate][seed] = float(row["right"])
+    return by_rate
 
 
 def is_behind(rates: dict[float, dict[int, float]], rate: float) -> bool:
@@ -124,10 +124,10 @@ def is_behind(rates: dict[float, dict[int, float]], rate: float) -> bool:
 def chosen(rule: str, uses: int) -> float | None:
     """Return a rule's best learning rate, or None while the search is not over."""
     rates = searched(rule, uses)
-    kept = {rate: list(x.values()) for rate, x in rates.items() if not is_behind(rates, rate)}
-    if any(len(x) < len(SEARCH) for x in kept.values()):
+    candidates = {rate: list(x.values()) for rate, x in rates.items() if not is_behind(rates, rate)}
+    if any(len(x) < len(SEARCH) for x in candidates.values()):
         return None
-    return max(kept, key=lambda rate: statistics.fmean(kept[rate]))
+    return max(candidates, key=lambda rate: statistics.fmean(candidates[rate]))
 
 
 def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,8 +136,8 @@ def left(rules: list[str], uses: int, until: int, running: list[dict[str, Any]])
     for rule in rules:
         rate, rates = chosen(rule, uses), searched(rule, uses)
         if rate is None or any(x["rule"] == rule and x["uses"] == uses and x["seed"] in SEARCH for x in running):
-            kept = [rate for rate in rates if not is_behind(rates, rate)]
-            tasks += [task_of(rule, uses, rate, seed) for rate in kept for seed in SEARCH]
+            candidates = [rate for rate in rates if not is_behind(rates, rate)]
+            tasks += [task_of(rule, uses, rate, seed) for rate in candidates for seed in SEARCH]
         else:
             tasks += [task_of(rule, uses, rate, seed) for seed in range(JUDGE, JUDGE + until)]
     tasks = [task for task in tasks if task not in running and not any(is_of(row, task) for row in done)]
@@ -167,10 +167,10 @@ def minus_no_clip(rule: str, values: dict[str, dict[int, float]]) -> str:
 def report(uses: int) -> None:
     """Print what each rule does, and its difference from no clip."""
     values = judged(uses)
-    for rule, found in values.items():
-        said = f"{rule}, {uses} uses, learning rate {chosen(rule, uses):g}, {len(found)} seeds, right "
+    for rule, by_seed in values.items():
+        line = f"{rule}, {uses} uses, learning rate {chosen(rule, uses):g}, {len(by_seed)} seeds, right "
         gap = "" if rule == "no clip" else minus_no_clip(rule, values)
-        print(f"{said}{statistics.fmean(found.values()):.3f}{gap and f', minus no clip {gap}'}")
+        print(f"{line}{statistics.fmean(by_seed.values()):.3f}{gap and f', minus no clip {gap}'}")
 
 
 def main() -> None:

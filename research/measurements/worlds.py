@@ -1,7 +1,7 @@
 """Eight rules in the scene `rare and noisy`, for 64 and for 128 rounds, with the learning rate chosen of each.
 
-    python -m research.measurements.worlds [--seeds 256] [--write]            some five minutes on one core
-    python -m research.measurements.worlds --page     the table of research/pages/worlds.md, from the rows
+    python -m research.measurements.worlds [--seeds 256] [--write]    some five minutes on one core
+    python -m research.measurements.worlds --page    the table of research/pages/worlds.md, from the rows
 
 A rare strategy that has to be found, in small batches with some wrong rewards that are used sixteen times. Each rule
 is trained at eight learning rates on seeds 0 to 255, and at the best of them on seeds 1000 to 1255: those rows have
@@ -28,7 +28,7 @@ import torch
 
 from bandpo import Band, ByProbability, BySign, Clip
 from bandpo_runs.provenance import hardware, source_commit
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.worlds import Learner, train
 
 CSV = Path(__file__).with_suffix(".csv")
@@ -133,7 +133,7 @@ def page() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=256)
-    parser.add_argument("--write", action="store_true", help="write the rows to research/measurements/worlds.csv")
+    parser.add_argument("--write", action="store_true", help="write the rows to worlds.csv")
     parser.add_argument("--page", action="store_true", help="write the table of research/pages/worlds.md from the rows")
     args = parser.parse_args()
     if args.page:

@@ -169,9 +169,9 @@ def average_faults() -> list[str]:
         for method in dict.fromkeys(c.method for c in cells() if c.model == m):
             for what in ("mean", "best"):
                 three = [getattr(cell(m, method, d), what) for d in PROBLEMS]
-                given = getattr(cell(m, method, "Average"), what)
-                if abs(given - sum(three) / 3) > 0.005 + 0.005 + 1e-9:
-                    wrong.append(f"{m} {method} {what}: {given} printed, {sum(three) / 3:.3f} computed")
+                printed = getattr(cell(m, method, "Average"), what)
+                if abs(printed - sum(three) / 3) > 0.005 + 0.005 + 1e-9:
+                    wrong.append(f"{m} {method} {what}: {printed} printed, {sum(three) / 3:.3f} computed")
     return wrong
 
 

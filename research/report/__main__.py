@@ -20,7 +20,7 @@ from pathlib import Path
 from research.statistics import Estimate
 
 from . import figures
-from .rows import ROOT, Kept, Pair, as_csv, forms, judged, kept, shape, statements, take
+from .rows import ROOT, Kept, Pair, all_rows, as_csv, forms, judged, shape, statements, take
 
 PAGES = ROOT / "docs" / "report"
 TEXTS = [
@@ -52,12 +52,12 @@ def text() -> str:
 
 def by_uses() -> dict[int, dict[str, Kept]]:
     """Return the rows of the calibrated world with as many optimizer steps on a round, by uses of each answer."""
-    found: dict[int, dict[str, Kept]] = {}
-    for one in kept():
+    by_use: dict[int, dict[str, Kept]] = {}
+    for one in all_rows():
         (contest, _, control), (uses, minibatches) = one.place, shape(one)
         if contest in ("reuse once", "reuse more", "reuse eight") and control == "none" and uses * minibatches == STEPS:
-            found.setdefault(uses, {})[one.told["family"]] = one
-    return dict(sorted(found.items()))
+            by_use.setdefault(uses, {})[one.told["family"]] = one
+    return dict(sorted(by_use.items()))
 
 
 def against_clips() -> list[Pair]:
@@ -65,13 +65,13 @@ def against_clips() -> list[Pair]:
 
     Best is what was best on the seeds that chose, of all contests of that world.
     """
-    found: dict[tuple[str, str], tuple[list[Kept], list[Kept]]] = {}
+    places: dict[tuple[str, str], tuple[list[Kept], list[Kept]]] = {}
     for ((contest, world, control), family), one in judged().items():
         if control == "none" and contest.startswith((*REUSE, "whole range", "lab")):
-            bands, clips = found.setdefault((contest.split()[0], world), ([], []))
+            bands, clips = places.setdefault((contest.split()[0], world), ([], []))
             bands += [one] * (family == "Band-KL")
             clips += [one] * (family in ("fixed clip", "narrow clip"))
-    best = ([max(some, key=lambda x: x.told["chosen_with"]) for some in both] for both in found.values() if all(both))
+    best = ([max(some, key=lambda x: x.told["chosen_with"]) for some in both] for both in places.values() if all(both))
     return [Pair(band, clip) for band, clip in best]
 
 
@@ -86,7 +86,7 @@ def draw(folder: Path) -> None:
         rule: (ends, float(judged()[("reuse once", AS_THEY, "none"), rule].outside)) for rule, ends in PUBLIC.items()
     }
     tuned = {"GRPO .2/.2": "GRPO .2/.2", "fixed clip": "best clip", "Band-KL": "best Band-KL"}
-    named = {tuned.get(rule, rule): found for rule, found in differences.items()}
+    named = {tuned.get(rule, rule): result for rule, result in differences.items()}
     figures.save(folder / "reuse.svg", figures.reuse(named, percent, same, ALIKE), 3.4)
     once, more, whole, small = "1 use", "2 to 8 uses", "4 to 8 uses, 240 settings", "a small transformer, 8 uses"
     groups: dict[str, dict[str, Estimate]] = {once: {}, more: {}, whole: {}, small: {}}
@@ -98,7 +98,7 @@ def draw(folder: Path) -> None:
             base = base.replace(setting, plain)
         name = f"{base}, {uses} use{'s' * (uses > 1)}" + f", {minibatches} mini-batches" * (contest in REUSE)
         groups[group][name] = pair.difference
-    ordered = {name: dict(sorted(found.items(), key=lambda item: -item[1].value)) for name, found in groups.items()}
+    ordered = {name: dict(sorted(some.items(), key=lambda item: -item[1].value)) for name, some in groups.items()}
     figures.save(
         folder / "worlds.svg",
         figures.dots(ordered, "reward at the end: best Band-KL minus best clip (right of 0: the band is ahead)"),
@@ -112,11 +112,11 @@ def main() -> None:
     options = parser.parse_args()
     for folder in options.take:
         print(take(folder))
-    ROWS.write_text(as_csv(kept()), encoding="utf-8")
+    ROWS.write_text(as_csv(all_rows()), encoding="utf-8")
     draw(PAGES)
-    for said, name, one in statements(text()):
-        if said not in forms(one):
-            print(f"{name}: the text says {said!r}; its rows say {forms(one)}", file=sys.stderr)
+    for words, name, one in statements(text()):
+        if words not in forms(one):
+            print(f"{name}: the text says {words!r}; its rows say {forms(one)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

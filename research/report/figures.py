@@ -21,7 +21,7 @@ _MARKERS = "osD^v"
 _LOOK: dict[Any, Any] = {
     "text.color": _INK, "axes.edgecolor": _FAINT, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
     "axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "legend.frameon": False,
-    "svg.hashsalt": "bandpo", "svg.fonttype": "path",
+    "svg.hashsalt": "bandpo", "svg.fonttype": "none",
 }  # fmt: skip
 
 
@@ -32,8 +32,8 @@ def save(path: Path, draw: Callable[[Figure], None], height: float) -> None:
         figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
-def _ends(found: Sequence[Estimate]) -> Any:
-    return np.abs(np.array([[one.low, one.high] for one in found]).T - [one.value for one in found])
+def _ends(estimates: Sequence[Estimate]) -> Any:
+    return np.abs(np.array([[one.low, one.high] for one in estimates]).T - [one.value for one in estimates])
 
 
 def reuse(
@@ -51,9 +51,9 @@ def reuse(
         left.axhline(0, color=_FAINT, lw=0.8)
         for i, (rule, by_uses) in enumerate(differences.items()):
             x = [np.log2(uses) + 0.07 * (i - (len(differences) - 1) / 2) for uses in by_uses]
-            found = list(by_uses.values())
+            estimates = list(by_uses.values())
             look: dict[str, Any] = {"fmt": f"{_MARKERS[i]}-", "color": LIGHT[i], "markersize": 4, "lw": 1}
-            left.errorbar(x, [one.value for one in found], yerr=_ends(found), elinewidth=1, label=rule, **look)
+            left.errorbar(x, [one.value for one in estimates], yerr=_ends(estimates), elinewidth=1, label=rule, **look)
             if rule in shares:
                 percent = shares[rule]
                 right.plot(
@@ -80,12 +80,12 @@ def dots(groups: Mapping[str, Mapping[str, Estimate]], label: str) -> Callable[[
         ax.axvline(0, color=_FAINT, lw=0.8)
         at, names = 0.0, {}
         for i, (group, some) in enumerate(groups.items()):
-            found = list(some.values())
-            lines = at + np.arange(len(found))
+            estimates = list(some.values())
+            lines = at + np.arange(len(estimates))
             look: dict[str, Any] = {"fmt": _MARKERS[i], "color": LIGHT[i], "markersize": 5, "elinewidth": 1}
-            ax.errorbar([one.value for one in found], lines, xerr=_ends(found), label=group, **look)
+            ax.errorbar([one.value for one in estimates], lines, xerr=_ends(estimates), label=group, **look)
             names |= dict(zip(lines, some, strict=True))
-            at += len(found) + 0.6
+            at += len(estimates) + 0.6
         ax.set_yticks(list(names), list(names.values()))
         ax.invert_yaxis()
         ax.set_xlabel(label)

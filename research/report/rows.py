@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.csv_rows import read_rows
 from research.bench.cells import cell, cell_of
 from research.bench.labs import is_lab, lab_of
-from research.statistics import Estimate, bootstrap, extinction_rate, swap_test
+from research.csv_rows import read_rows
+from research.statistics import Estimate, bootstrap, swap_test
 from research.worlds.scenes import scene
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,6 @@ COLUMNS = (
     "settings tried", "at an edge",
 )  # fmt: skip
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
-NUMBERS = ("final", "work", "half")  # of those that a contest gives, what the pages are of
 _DIGITS = 4
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
 LINK = re.compile(r"\[([^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]\((?:[./\w]*/)?rows\.csv#([0-9a-f]{6})(?:-([0-9a-f]{6}))?\)")
@@ -63,18 +62,10 @@ class Kept:
     def value(self) -> Estimate:
         return bootstrap(lambda x: x.mean(-1), self.final)
 
-    @functools.cached_property
-    def lost(self) -> Estimate:
-        return extinction_rate(np.array([0.0 if x is None else x for x in self.row["work"]]), GONE)
-
     @property
     def outside(self) -> str:
         """The share of tokens outside its rule, in percent; "" if it was not measured."""
         return measured().get((*self.place, self.told["family"], self.setting), "")
-
-    @property
-    def half(self) -> float:
-        return float(np.mean(self.row["half"]))
 
     @property
     def setting(self) -> str:
@@ -114,25 +105,25 @@ class Pair:
 
 
 @functools.cache
-def kept() -> tuple[Kept, ...]:
+def all_rows() -> tuple[Kept, ...]:
     """Return all judged rows; families with the same setting have the same row.
 
     Raises:
         ValueError: a row's key is not that of its content, or two rows share an id.
     """
-    found: list[Kept] = []
+    rows: list[Kept] = []
     keys: dict[str, str] = {}
     for path in sorted(KEPT.glob("*.jsonl.xz")):
         for line in lzma.decompress(path.read_bytes()).decode().splitlines():
             one = Kept(**json.loads(line))
-            found.append(one)
+            rows.append(one)
             first, count = one.row["seeds"]
             seeds = range(first, first + count)
             if cell(one.row["world"], one.row["learner"], seeds, one.told["numbers"]).key != one.row["key"]:
                 raise ValueError(f"{path.name}, {one.id}: the key belongs to another world, learner or seeds")
             if keys.setdefault(one.id, one.row["key"]) != one.row["key"]:
                 raise ValueError(f"two rows have the id {one.id}: take more digits")
-    return tuple(found)
+    return tuple(rows)
 
 
 def take(folder: Path) -> Path:
@@ -158,15 +149,19 @@ def take(folder: Path) -> Path:
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the pages need of a row: what it is of, and NUMBERS with fewer digits."""
-    kept = {name: row[name] for name in ("key", "world", "learner", "seeds")}
-    return kept | {name: [x if x is None else round(x, _DIGITS) for x in row[name]] for name in NUMBERS}
+    """Return what the pages need of a row: what it is of, its rewards, how many runs were lost, and when half had."""
+    need = {name: row[name] for name in ("key", "world", "learner", "seeds")}
+    need["final"] = [x if x is None else round(x, _DIGITS) for x in row["final"]]
+    return need | {
+        "lost": sum(x is None or x < GONE for x in row["work"]),
+        "half": round(float(np.mean(row["half"])), 4),
+    }
 
 
 @functools.cache
 def judged() -> dict[tuple[tuple[str, str, str], str], Kept]:
     """Return all judged rows, by place (contest, world, control) and family."""
-    return {(one.place, one.told["family"]): one for one in kept()}
+    return {(one.place, one.told["family"]): one for one in all_rows()}
 
 
 def baseline_of(one: Kept) -> Kept | None:
@@ -209,7 +204,7 @@ def as_csv(some: Sequence[Kept]) -> str:
         writer.writerow([
             one.id, *one.place, *shape(one), one.told["family"], one.setting, *ends,
             base.told["family"] if base else "", "" if p is None or not pair else f"{p:.4f}",
-            one.outside, f"{100 * one.lost.value:.1f}", f"{one.half:.1f}",
+            one.outside, f"{100 * one.row['lost'] / len(one.final):.1f}", f"{one.row['half']:.1f}",
             one.row["seeds"][1], one.told["searched"] + one.told["more"], "yes" if one.told["edges"] else "",
         ])  # fmt: skip
     return made.getvalue()
@@ -233,10 +228,10 @@ def forms(one: Kept | Pair) -> list[str]:
 
 
 def of_link(first: str, second: str) -> Kept | Pair:
-    rows = {one.id: one for one in kept()}
+    rows = {one.id: one for one in all_rows()}
     return Pair(rows[first], rows[second]) if second else rows[first]
 
 
 def statements(text: str) -> list[tuple[str, str, Kept | Pair]]:
     """Return each number of a text that stands on rows: as it is written, its id, and what it is of."""
-    return [(said, "-".join(filter(None, ids)), of_link(*ids)) for said, *ids in LINK.findall(text)]
+    return [(words, "-".join(filter(None, ids)), of_link(*ids)) for words, *ids in LINK.findall(text)]

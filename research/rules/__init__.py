@@ -1,10 +1,8 @@
 """Rules and laws that lost, or that only one method needs; in YAML by `research.rules.module:Class`.
 
-Once this is imported they are known by their kinds too, such as `{type: budget}`, which contests write.
+Once this is imported they are known by their kinds too, such as `{type: stale}`, which contests write.
 """
 
-from . import batch, budget, by_entropy, decaying, exact, full_divergence, kl3, laws, trgppo
+from . import batch, by_entropy, exact, full_divergence, kl3, laws, trgppo
 
-__all__ = [
-    "batch", "budget", "by_entropy", "decaying", "exact", "full_divergence", "kl3", "laws", "trgppo",
-]  # fmt: skip
+__all__ = ["batch", "by_entropy", "exact", "full_divergence", "kl3", "laws", "trgppo"]

@@ -52,7 +52,7 @@ class FakeWorlds:
         self.noise = 0.01  # of each run alone
 
     def train(self, scene: Any, learners: Any, seeds: Any, **_: Any) -> dict[str, Any]:
-        found = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half", "work")}
+        results = {name: np.empty((len(learners), len(seeds))) for name in ("final", "mean", "half", "work")}
         for i, learner in enumerate(learners):
             region: Any = learner.objective.trust_region
             if isinstance(region, bandpo.BySign):
@@ -67,6 +67,6 @@ class FakeWorlds:
                 own = np.random.default_rng([seed, int(1e6 * x), int(1e6 * learner.learning_rate)]).normal()
                 shared = np.random.default_rng([seed, int(1000 * scene.flip)]).normal()
                 value = base + 0.05 * shared + self.noise * own
-                found["final"][i, j], found["mean"][i, j] = value, value / 2
-                found["half"][i, j], found["work"][i, j] = (20, 0.9) if value > 0.5 else (65, 0.01)
-        return found
+                results["final"][i, j], results["mean"][i, j] = value, value / 2
+                results["half"][i, j], results["work"][i, j] = (20, 0.9) if value > 0.5 else (65, 0.01)
+        return results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,9 +14,7 @@ import pytest
 import yaml
 from contests import FakeWorlds, node_of
 
-import bandpo
 import research.worlds
-from research.bench import read_contest
 from research.bench.__main__ import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,46 +34,33 @@ def worlds(monkeypatch, tmp_path):
 
 def test_it_says_what_it_costs_and_what_it_found(worlds, capsys):
     assert main(["small.yaml", "--jobs", "1"]) == 0
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    assert lines[0] == (
-        "small: 1 world x 2 families x 2 controls. Of each family under each control 15 settings are tried on 4 seeds, "
-        "the best 3 on 6 others, and one is judged on 40 more."
-    )
+    lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("That is 472 training runs of about ")
-    assert "on 1 core, and more where a grid has to be widened." in lines[1]
-    at = next(i for i, line in enumerate(lines) if line == "rare and noisy, control: none")
+    at = lines.index("rare and noisy, control: none")
     head, band, clip = (re.split(r"\s{2,}", lines[at + i].strip()) for i in (2, 4, 5))
     assert head == ["family", "final", "minus clip", "p", "better", "lost", "half"]
     assert (band[0], clip[0], clip[2:5]) == ("band", "clip", ["-", "-", "-"])
     assert re.fullmatch(r"\+0\.0\d\d \[\+0\.0\d\d, \+0\.0\d\d\]", band[2])
     assert (band[3], band[5], band[6]) == ("< .001", "0.0 %", "20")
-    assert "lost: runs that ended with P(work) < 0.05, whose rare strategy has died out." in out
     assert lines[at + 7].split() == ["band", "delta", "0.01,", "learning", "rate", "0.02"]
-    assert lines[at + 8].split() == ["clip", "up", "0.4,", "learning", "rate", "0.02"]
-    assert "rare and noisy, control: weight" in out
-    at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
-    assert lines[at + 2].split() == ["family", "none", "weight"]
+    at = lines.index("rare and noisy: minus clip under the same control")
     assert lines[at + 4].split()[-1] == "^"  # the weight adds .1 to every family
     assert [re.sub("[^*^]", "", cell) for cell in lines[at + 5].split()[1:]] == ["*", "*^"]
-    assert "15 settings were tried of each family. p: of swapping the family's run and the baseline's on each" in out
-    assert "adjusted (Holm) for the 1 test of a table, of all families under one control in the same worlds" in out
-    assert lines[-1] == "rows runs/bench/small/rows.jsonl, numbers runs/bench/small/results.json"
 
 
 def test_the_numbers_are_one_json_document_and_kept(worlds, capsys):
     assert main(["small.yaml", "-o", "here", "--json"]) == 0
     shown = capsys.readouterr()
-    found = json.loads(shown.out)
-    assert found == json.loads(Path("here/results.json").read_text())
+    results = json.loads(shown.out)
+    assert results == json.loads(Path("here/results.json").read_text())
     assert "training runs" in shown.err
-    assert [(table["control"], len(table["families"])) for table in found["tables"]] == [("none", 2), ("weight", 2)]
-    band, clip = found["tables"][0]["families"]
+    assert [(table["control"], len(table["families"])) for table in results["tables"]] == [("none", 2), ("weight", 2)]
+    band, clip = results["tables"][0]["families"]
     assert (band["family"], band["point"], band["searched"]) == ("band", {"delta": 0.01, "learning_rate": 0.02}, 15)
     assert band["difference"]["low"] < 0.03 < band["difference"]["high"]
     assert clip["difference"] is None
     assert band["seeds"] == clip["seeds"] == [1000, 40]
-    assert found["worlds_version"] == found["lab_version"] == 1
+    assert results["worlds_version"] == results["lab_version"] == 1
     assert (band["profile"]["0.1"], band["lost"]["value"]) == (1.0, 0.0)
     assert 1 >= band["profile"]["0.8"] > band["profile"]["0.95"] >= 0
 
@@ -98,27 +82,6 @@ def test_an_interrupted_contest_goes_on_with_the_same_command(worlds, capsys, mo
     assert "Of its 472 training runs none is missing." in capsys.readouterr().err
 
 
-def test_what_was_widened_is_told(worlds, capsys):
-    worlds.best_up = 1000.0
-    assert main(["small.yaml"]) == 0
-    out = capsys.readouterr().out
-    told = "clip (rare and noisy, none): up was at the edge of its grid, which was widened up to 3.2"
-    assert f"  {told}; up is at the upper edge" in out
-    lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
-    assert ["clip", "up 3.2, learning rate 0.02; 3 settings more than the 15 of all, in a wider grid"] in lines
-    assert ["band", "delta 0.01, learning rate 0.02"] in lines
-    assert "15 settings were tried of each family, and up to 3 more where a grid was widened." in out
-    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"][0]["families"]
-    assert {each["family"]: (each["searched"], each["more"]) for each in kept} == {"clip": (15, 3), "band": (15, 0)}
-
-
-def test_an_edge_is_told_too_where_settings_are_drawn_and_nothing_is_widened(worlds, capsys):
-    worlds.best_up = 1000.0
-    Path("drawn.yaml").write_text(yaml.safe_dump(node_of(settings=14)))
-    assert main(["drawn.yaml"]) == 0
-    assert "  clip (rare and noisy, none): up is at the upper edge of its grid" in capsys.readouterr().out
-
-
 def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     assert main(["small.yaml", "--smoke", "--only", "band", "-o", "here"]) == 0
     out = capsys.readouterr().out
@@ -129,36 +92,24 @@ def test_a_smoke_test_keeps_its_numbers_apart(worlds, capsys):
     assert sorted(path.name for path in Path("here").iterdir()) == ["rows.jsonl", "smoke.json"]
 
 
-def test_some_families_alone_leave_the_results_of_all(worlds, capsys):
-    assert main(["small.yaml", "-o", "here", "--json"]) == 0
-    capsys.readouterr()
-    whole = Path("here/results.json").read_bytes()
-    assert main(["small.yaml", "-o", "here", "--only", "band"]) == 0
-    out = capsys.readouterr().out
-    assert "Some families alone (--only): p is adjusted for them and not for all" in out
-    assert out.splitlines()[-1] == "rows here/rows.jsonl, numbers here/results-only.json"
-    assert Path("here/results.json").read_bytes() == whole
-    assert Path("here/results-only.json").exists()
-
-
 def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypatch):
     """A weight that helps on the seeds of the choice alone: on those that judge it is worse."""
     plain = worlds.train
 
     def turned(scene, learners, seeds, **options):
-        found = plain(scene, learners, seeds, **options)
+        results = plain(scene, learners, seeds, **options)
         if seeds[0] >= 1000:
             for i, learner in enumerate(learners):
-                found["final"][i] -= 0.2 * (learner.positive_weight != 1)
-        return found
+                results["final"][i] -= 0.2 * (learner.positive_weight != 1)
+        return results
 
     monkeypatch.setattr(research.worlds, "train", turned)
     assert main(["small.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line == "rare and noisy: minus clip under the same control")
     assert ["^" in cell for cell in lines[at + 5].split()[1:]] == [False, True]
-    kept = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
-    (plain_one, weighted) = (table["families"][0] for table in kept)
+    tables = json.loads(Path("runs/bench/small/results.json").read_text())["tables"]
+    (plain_one, weighted) = (table["families"][0] for table in tables)
     assert plain_one["family"] == weighted["family"] == "band"
     assert weighted["chosen_with"] > plain_one["chosen_with"] + 0.05
     assert weighted["value"]["value"] < plain_one["value"]["value"] - 0.05
@@ -168,56 +119,12 @@ def test_a_control_is_chosen_by_seeds_that_do_not_judge(worlds, capsys, monkeypa
     assert np.mean(rows[key]["final"]) == pytest.approx(weighted["value"]["value"])
 
 
-def test_no_more_cores_are_counted_on_than_there_are(worlds, capsys, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    monkeypatch.setattr("research.bench.show.seconds_a_run", lambda contest: 3.0)
-    assert main(["small.yaml", "--jobs", "64"]) == 0
-    assert "472 training runs of about 3 s: about 8 min on 3 cores" in capsys.readouterr().out
-
-
-def test_one_is_not_several_and_few_settings_have_no_ten_best(worlds, capsys):
-    node = node_of(settings=2)
-    node["stages"]["best"] = 10
-    Path("few.yaml").write_text(yaml.safe_dump(node))
-    assert main(["few.yaml"]) == 0
-    assert "2 settings are tried on 4 seeds, the best 2 on 6 others" in capsys.readouterr().out
-    Path("few.yaml").write_text(yaml.safe_dump({**node, "settings": 1}))
-    assert main(["few.yaml"]) == 0
-    out = capsys.readouterr().out
-    assert "1 setting is tried on 4 seeds" in out
-    assert "1 setting was tried of each family. p:" in out
-
-
-def test_a_policy_that_is_no_longer_finite_is_shown(worlds, capsys, monkeypatch):
-    """It earns 0; of what is not a reward it has no mean."""
-    plain = worlds.train
-
-    def broken(scene, learners, seeds, **options):
-        found = plain(scene, learners, seeds, **options)
-        for i, learner in enumerate(learners):
-            if isinstance(learner.objective.trust_region, bandpo.Band):
-                found["final"][i] = found["half"][i] = found["work"][i] = math.nan
-        return found
-
-    monkeypatch.setattr(research.worlds, "train", broken)
-    assert main(["small.yaml", "-o", "here"]) == 0
-    rows = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
-    band = next(row for row in rows if row[0] == "band" and len(row) == 7)
-    assert (band[1], band[5], band[6]) == ("0.000", "100.0 %", "-")
-    kept = json.loads(Path("here/results.json").read_text())["tables"][0]["families"]
-    means = kept[1]["means"]
-    assert (means["final"], means["half"]) == (0, None)
-    assert means["mean"] > 0.1
-    assert set(kept[1]["profile"].values()) == {0}
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["smal.yaml"], "contest smal.yaml does not exist, did you mean 'small.yaml'?"),
         (["small.yaml", "--only", "clip"], "'clip' is the baseline, and alone compares nothing; name some of ['band']"),
         (["small.yaml", "--only", "bnd"], "unknown family 'bnd', did you mean 'band'?"),
-        (["small.yaml", "--jobs", "2", "--ray"], "--jobs is for the cores of this machine, and --ray takes those of"),
         (["small.yaml", "--jobs", "0"], "must be a positive integer, got '0'"),
         (["broken.yaml"], "broken.yaml: unknown key 'famlies', did you mean 'families'?"),
     ],
@@ -227,22 +134,6 @@ def test_a_mistake_is_one_line(worlds, capsys, arguments, told):
     assert main([*arguments]) == 2
     assert told in capsys.readouterr().err
     assert not worlds.runs
-
-
-def test_the_contest_of_the_repository_is_fair_and_affordable():
-    contest = read_contest(BOTH)
-    assert (len(contest.families), len(contest.controls), contest.searched) == (13, 8, 144)
-    assert contest.families[0].name == contest.baseline
-    assert contest.fewest_runs < 600_000  # at 5 ms each 50 minutes of one core
-    assert all(why is None for why in map(_why_not, contest.families))
-
-
-def _why_not(family):
-    """Why the fast engine cannot run it."""
-    from research.bench.contest import Control, grid_of, learner_of
-
-    point = grid_of({**family.grid, "learning_rate": (0.02,)})[0]
-    return research.worlds.why_not_numba(research.worlds.Learner(**learner_of(family, Control(name="none"), point)))
 
 
 @pytest.mark.slow
@@ -282,18 +173,9 @@ def test_a_process_that_was_killed_goes_on(tmp_path, monkeypatch):
     assert written[0] == written[1]
 
 
-def test_without_numba_one_line_says_what_it_takes(worlds, capsys, monkeypatch):
-    monkeypatch.setattr("research.bench.show.find_spec", lambda name: None)
-    assert main(["small.yaml"]) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert re.match(
-        r"numba, which is not installed, .*pip install .* That is 472 training runs of .*: about .* on", line
-    )
-
-
 @pytest.mark.slow
 def test_the_contest_of_the_repository_runs(tmp_path):
     """In a process of its own, which knows no rule of research yet."""
     command = [sys.executable, "-m", "research.bench", str(BOTH), "--smoke", "-o", str(tmp_path), "--json"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert [len(table["families"]) for table in found["tables"]] == [13] * 8
+    results = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert [len(table["families"]) for table in results["tables"]] == [13] * 8

@@ -78,26 +78,20 @@ def test_cells_together_and_each_alone_give_the_same_rows():
 
 
 def test_the_numbers_that_may_be_kept_are_those_of_a_run():
-    found = research.worlds.train(SHORT, [Learner("grpo", 0.02)], [0])
-    assert set(found) == set(NUMBERS_KNOWN)
-    assert set(LARGER_IS_BETTER) < set(found)
+    results = research.worlds.train(SHORT, [Learner("grpo", 0.02)], [0])
+    assert set(results) == set(NUMBERS_KNOWN)
+    assert set(LARGER_IS_BETTER) < set(results)
     (row,) = run_cells([made(SHORT, seeds=range(1), numbers=NUMBERS_KNOWN)])
     assert all(0 <= row[name][0] <= 1 for name in LARGER_IS_BETTER)
 
 
 def test_batches_hold_cells_of_one_world_and_the_same_seeds():
     some = [made(seeds=range(4))] * 5 + [made("storm")] * 2 + [made("storm", seeds=range(100))] * 2
-    found = batches(some, 12)
-    assert [len(batch) for batch in found] == [3, 2, 2, 1, 1]
-    assert [each for batch in found for each in batch] == some
-    assert all(len({(each.world, each.seeds) for each in batch}) == 1 for batch in found)
+    parts = batches(some, 12)
+    assert [len(batch) for batch in parts] == [3, 2, 2, 1, 1]
+    assert [each for batch in parts for each in batch] == some
+    assert all(len({(each.world, each.seeds) for each in batch}) == 1 for batch in parts)
     assert batches([], 12) == []
-
-
-def test_cells_that_run_in_torch_are_alone_since_they_take_so_long():
-    slow = [made(learner={"objective": "gspo", "learning_rate": rate}) for rate in (0.01, 0.02)]
-    fast = [made(learner={"objective": "grpo", "learning_rate": rate}) for rate in (0.01, 0.02, 0.03)]
-    assert batches([*fast, *slow], 480) == [fast, slow[:1], slow[1:]]
 
 
 def test_few_settings_are_drawn_from_the_grid_and_are_always_the_same():
@@ -114,46 +108,3 @@ def test_few_settings_are_drawn_from_the_grid_and_are_always_the_same():
 def test_the_time_of_a_run_is_measured():
     contest = make_contest(node_of(worlds=[SHORT]))
     assert 1e-6 < seconds_a_run(contest) < 10
-
-
-class Slow:
-    """Runs that take a second each, three in the world `storm`, two more under a weight, and four more as a band; what
-    comes first of them takes a minute."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.ran, self.seen = 0.0, [], set()
-        monkeypatch.setattr(module, "run_cells", self.run_cells)
-        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
-
-    def run_cells(self, cells):
-        for each in cells:
-            learner = json.loads(each.learner)
-            kind = (each.world, learner.get("positive_weight"), learner["objective"]["trust_region"]["type"])
-            seconds = 1 + 2 * ("storm" in kind[0]) + 2 * (kind[1] is not None) + 4 * (kind[2] == "band")
-            self.now += seconds * each.count + 60 * (kind not in self.seen)
-            self.seen.add(kind)
-        self.ran.append((kind, sum(each.count for each in cells)))
-
-
-def test_every_control_and_every_family_is_timed_in_every_world(monkeypatch):
-    slow = Slow(monkeypatch)
-    controls = [{"name": "none"}, {"name": "weight", "positive_weight": 0.95}]
-    contest = make_contest(node_of(worlds=["rare and noisy", "storm"], controls=controls))
-    assert seconds_a_run(contest) == 1 + 1 + 1 + 2
-    timed = [kind for kind, count in slow.ran if count > 1]
-    assert {(control, family) for _, control, family in timed} == {(None, "clip"), (0.95, "band")}
-    assert [count for _, count in slow.ran] == [1, 3 * 4] * 4  # three learning rates on the four seeds of the search
-    three = [*controls, {"name": "more", "positive_weight": 0.9}]
-    assert seconds_a_run(make_contest(node_of(controls=three))) == pytest.approx(1 + 2 * 2 / 3 + 4 / 3)
-
-
-def test_no_more_runs_are_timed_than_take_some_seconds(monkeypatch):
-    slow = Slow(monkeypatch)
-    node = node_of(worlds=["rare and noisy", "storm"])
-    node["stages"]["search"]["count"] = 90
-    seconds_a_run(make_contest(node))
-    assert [count for _, count in slow.ran] == [1, 3 * 32] * 4
-    assert sum(count for _, count in slow.ran[1::2]) <= module._TIMED
-    node["worlds"] = [{"base": "rare and noisy", "luck": i / 1000} for i in range(200)]
-    seconds_a_run(make_contest(node))  # one seed each at least
-    assert {count for _, count in slow.ran[8:]} == {1, 3}

@@ -1,7 +1,5 @@
 """The measurement extinction: it freezes what it says, rounds taken apart are those of the run, and its chain walks."""
 
-from statistics import NormalDist
-
 import numpy as np
 import pytest
 from scripts import load
@@ -30,21 +28,21 @@ def test_nothing_frozen_is_training_itself(script):
 
 def test_all_positive_tokens_frozen_is_a_positive_weight_of_0(script):
     names = [name for name in script.FREEZES if name.split()[0] in ("first", "later") and name.endswith(" +")]
-    found = script.train(
+    p_work = script.train(
         SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
     )
     wanted = train(SCENE, [Learner(RULE[0], 0.02, positive_weight=0.0)], range(5), engine="numba", curves=True)
     assert len(names) == 4
-    np.testing.assert_allclose(found, wanted["p_work"], rtol=1e-9)
+    np.testing.assert_allclose(p_work, wanted["p_work"], rtol=1e-9)
 
 
 def test_common_positive_tokens_frozen_is_the_weight_from_that_probability_on(script):
     names = ("first common +", "later common +")
-    found = script.train(
+    p_work = script.train(
         SCENE, RULE, [0.02], range(5), lambda v: np.any([script.FREEZES[name](v) for name in names], 0)
     )
     learner = Learner(RULE[0], 0.02, positive_weight=0.0, positive_from=script.COMMON)
-    np.testing.assert_allclose(found, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
+    np.testing.assert_allclose(p_work, train(SCENE, [learner], range(5), curves=True)["p_work"], rtol=1e-9)
 
 
 def test_groups_are_those_with_a_bad_answer_and_the_others(script):
@@ -89,48 +87,3 @@ def test_other_groups_are_as_many_and_none_of_those_in_whose_place_they_are(scri
     assert owed.min() >= 0  # never more
     assert (owed[-1] == 0).any()
     assert ours.sum() > 60
-
-
-def test_a_round_taken_apart_is_the_round(script):
-    """Each counterfactual round starts where the run is, and the first of them goes where the run goes."""
-    scene = scene_of({"base": "rare and noisy", "rounds": 12})
-    piece = script.Apart(make_world(scene, range(8)), [(Learner(RULE[0], 0.02), i) for i in range(8)])
-    p_work = piece.train().p_work
-    parts = np.stack(piece.parts, 1)
-    np.testing.assert_allclose(parts[..., 0], p_work[:, :-1], rtol=1e-9)
-    change, quiet, ratio, by_ratio = parts[..., 2], parts[..., 1] == 1, parts[..., 5], parts[..., 6]
-    np.testing.assert_array_equal(np.sign(change), np.sign(np.diff(p_work, axis=1)))
-    assert 0 < quiet.sum() < quiet.size
-    assert np.abs(ratio - by_ratio).max() > 1e-3
-
-
-def test_the_chain_of_a_random_walk(script):
-    """Steps with mean 0.02 and deviation 0.3 from x = -4.6: after n rounds x is normal."""
-    steps = np.random.default_rng(1).normal(0.02, 0.3, (1000, 16))
-    x = -4.6 + np.cumsum(np.concatenate([np.zeros((1000, 1)), steps], 1), 1)
-    script.NEAREST = 4000
-    wanted = NormalDist(-4.6 + 64 * 0.02, 0.3 * 8).cdf(np.log(0.05 / 0.95))
-    assert script.predicted(x, 64) == pytest.approx(wanted, abs=0.05)
-
-
-def test_the_summary_counts_what_the_rows_say(script, monkeypatch, tmp_path):
-    """Two rules at two rates: 3 of 20 and 5 of 20 runs lost; one of two cells off by more than .1."""
-    monkeypatch.setattr(script, "CSV", tmp_path / "rows.csv")
-    lines = ["part,scene,rule,learning_rate,what,measure,value,low,high,seeds"]
-    lines += [
-        f"freeze,rare and noisy,{rule},0.1,nothing,lost,{share},,,20" for rule, share in (("a", 0.15), ("b", 0.25))
-    ]
-    lines += ["freeze,hidden,a,0.1,nothing,lost,1,,,20", "freeze,rare and noisy,a,0.1,nothing,had,1,,,20"]
-    for rule, observed, said in (("a", 0.3, 0.35), ("b", 0.1, 0.3)):
-        for measure, value in (("observed 64", observed), ("observed 128", 0), ("chain of 2, 64", said)):
-            lines.append(f'chain,rare and noisy,{rule},0.1,report,"{measure}",{value},,,20')
-    lines.append('chain,rare and noisy,c,0.1,design,"chain of 2, 64",0.9,,,20')
-    script.CSV.write_text("\n".join(lines))
-    found = {(row["what"], row["measure"]): row for row in script.summary()}
-    assert float(found["nothing", "lost"]["value"]) == 0.2
-    assert found["nothing", "lost"]["low"] == ""
-    of_chain = {measure: float(row["value"]) for (what, measure), row in found.items() if what == "chain of 2, 64"}
-    assert of_chain["cells"] == 2
-    assert of_chain["off by more than .1"] == 1
-    assert of_chain["root mean square"] == pytest.approx(((0.05**2 + 0.2**2) / 2) ** 0.5, abs=1e-4)
-    assert of_chain["rank correlation"] == 1

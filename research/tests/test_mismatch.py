@@ -50,11 +50,11 @@ def test_kpop_keeps_what_is_near_in_both_directions_of_kl(phi):
     one = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
     other = q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
     both = Intersect(Band("kl", phi), Band("reverse_kl", phi))
-    kept = rollout_weights(old, rollout, torch.ones(20, 100, dtype=torch.bool), both) > 0
-    assert torch.equal(kept, torch.maximum(one, other) <= phi)
+    stays = rollout_weights(old, rollout, torch.ones(20, 100, dtype=torch.bool), both) > 0
+    assert torch.equal(stays, torch.maximum(one, other) <= phi)
     assert (one > other).any()
-    assert (kept != (one <= phi)).any()
-    assert (kept != (other <= phi)).any()
+    assert (stays != (one <= phi)).any()
+    assert (stays != (other <= phi)).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64], ids=str)

@@ -1,10 +1,7 @@
 """The contests over the number of uses of each answer, and on what share of tokens a rule acts."""
 
 import csv
-import dataclasses
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,92 +11,16 @@ from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements import reuse_rates
 from research.measurements.reuse_rates import CSV, shares
-from research.measurements.sampler import measured
-from research.report.rows import Pair, judged, kept
+from research.report.rows import Pair, all_rows, judged
 from research.worlds import Learner, scene
-from research.worlds.learner import ANCHORS
-from research.worlds.scenes import SAMPLERS
 
 FOLDER = Path(__file__).parents[1] / "contests"
-NAMES = ("once", "controls", "eight", "more", "more_controls", "others", "others_controls", "rare_controls")
 ONCE = read_contest(FOLDER / "reuse_once.yaml")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_contest_has_the_same_rules_and_the_same_answers(name):
-    read = read_contest(FOLDER / f"reuse_{name}.yaml")
-    rules = {family.name: family.objective for family in ONCE.families}
-    assert len(rules) >= 1 + 12
-    assert read.baseline == "no clip"
-    assert {family.name: family.objective for family in read.families}.items() <= rules.items()
-    assert name.endswith("controls") or len(read.families) == len(rules)
-    assert read.stages.judge.first == ONCE.stages.judge.first  # rows of two contests can be paired
-    scenes = [scene(world) for world in read.worlds]
-    assert {each.prompts_per_round for each in scenes} == {16}
-    more = {8, 32} if name.startswith(("more", "others")) else set()  # four mini-batches at two and at eight uses
-    assert {each.epochs * each.minibatches for each in scenes} <= {4, 16} | more
-    assert all(each.epochs * each.minibatches == 16 or each.minibatches == 4 for each in scenes)
-    assert {each.epochs for each in scenes} <= {1, 2, 4, 8}
-
-
-def test_each_world_is_at_one_to_eight_uses_at_equal_steps_and_at_four_mini_batches():
-    found = {}
-    for name in ("once", "eight", "more", "others"):
-        for world in read_contest(FOLDER / f"reuse_{name}.yaml").worlds:
-            found.setdefault(world["base"], set()).add((scene(world).epochs, scene(world).minibatches))
-    every = {(1, 16), (2, 8), (4, 4), (8, 2), *itertools.product((1, 2, 8), (4,))}
-    assert found == dict.fromkeys(("calibrated", "rare and noisy", "fork"), every)
-
-
-def test_the_relaxed_band_is_in_all_worlds_of_the_others_on_their_seeds():
-    relaxed, *others = (
-        read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("relaxed", "once", "eight", "more", "others")
-    )
-    assert sorted(map(str, relaxed.worlds)) == sorted(str(world) for each in others for world in each.worlds)
-    assert {each.stages.judge.first for each in others} == {relaxed.stages.judge.first}
-
-
-def test_tighter_clips_and_bands_are_in_the_same_worlds_on_the_same_seeds():
-    narrow, others = (read_contest(FOLDER / f"reuse_{name}.yaml") for name in ("rare_narrow", "others"))
-    rare = [world for world in others.worlds if world["base"] == "rare and noisy"]
-    assert sorted(map(str, narrow.worlds)) == sorted(map(str, rare))
-    assert narrow.stages == others.stages
-
-
-def test_age_and_sampler_are_of_the_first_world_at_one_use():
-    first = scene(ONCE.worlds[0])
-    for name, field in (("stale", "stale"), ("sampler", "sampler")):
-        read = read_contest(FOLDER / f"reuse_{name}.yaml")
-        changed = [getattr(scene(world), field) for world in read.worlds]
-        assert [scene(world) for world in read.worlds] == [dataclasses.replace(first, **{field: x}) for x in changed]
-        assert changed == ([1, 2, 3, 4] if name == "stale" else list(SAMPLERS))
-        assert (read.baseline, read.stages.judge.first) == (ONCE.baseline, ONCE.stages.judge.first)
-    assert [control.anchor for control in read.controls] == list(ANCHORS)
-
-
-def test_the_measured_sampler_is_as_near_as_its_dtype():
-    small = {"base": "rare and noisy", "rounds": 2, "p_work": 0.2}
-    near, far, exact = (measured({**small, "sampler": x}, range(1))[0] for x in ("bfloat16", "float8_e5m2", None))
-    assert not exact.any()
-    assert (10 * near[:, :2] < far[:, :2]).all()
-    assert (near[:, 1] < near[:, 0] ** 2 * 10).all()  # a divergence is of second order
-
-
 def test_each_judged_rule_of_these_contests_has_its_share_of_tokens():
-    every = {(*one.place, one.told["family"], one.setting) for one in kept() if one.place[0].startswith("reuse")}
+    every = {(*one.place, one.told["family"], one.setting) for one in all_rows() if one.place[0].startswith("reuse")}
     assert {tuple(row[name] for name in reuse_rates.COLUMNS[:5]) for row in reuse_rates.read_rows(CSV)} == every
-
-
-def test_a_share_is_of_the_setting_that_a_contest_chose_last(tmp_path, monkeypatch):
-    told = dict(zip(reuse_rates.COLUMNS, ("reuse once", "w", "none", "Clip", "first choice", *[1] * 5), strict=True))
-    monkeypatch.setattr(reuse_rates, "CSV", tmp_path / "rates.csv")
-    monkeypatch.setattr(reuse_rates, "wanted", lambda one: 1)
-    monkeypatch.setattr(reuse_rates, "row_of", lambda one: told | {"setting": one.setting})
-    for chosen in ("first choice", "second choice"):
-        one = SimpleNamespace(place=("reuse once", "w", "none"), told={"family": "Clip"}, setting=chosen)
-        monkeypatch.setattr(reuse_rates, "kept", lambda one=one: [one])
-        reuse_rates.main()
-        assert [row["setting"] for row in reuse_rates.read_rows(reuse_rates.CSV)] == [chosen]
 
 
 def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
@@ -115,9 +36,9 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
 def test_the_doctor_tells_of_the_shares_that_were_measured():
     at = {"contest": "reuse once", "world": "calibrated, minibatches 4, epochs 1", "family": "GRPO .2/.2"}
     (once,) = (row for row in reuse_rates.read_rows(CSV) if at.items() <= row.items())
-    (said, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
+    (sentence, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
     assert (round(float(once["percent"]), 1), round(float(once["cut"]), 2)) == (ours, theirs)
-    assert said.startswith(f"{ours} % of tokens were outside")
+    assert sentence.startswith(f"{ours} % of tokens were outside")
     assert theirs_said.startswith(f"{theirs} % of tokens were clipped")
     page = (FOLDER.parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
     assert f"What is {ours} % by ours was {theirs} % by theirs" in page
@@ -134,8 +55,8 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert round(higher, 2) == 0.07
     assert band == 0
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
-    said = (root / "src" / "bandpo" / "clipping.py").read_text()
-    assert f"half the best rate cost {half}." in said
+    doctor_text = (root / "src" / "bandpo" / "clipping.py").read_text()
+    assert f"half the best rate cost {half}." in doctor_text
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
     assert f"half or twice the best rate cost {half} or {twice} " in (root / "docs" / "choose.md").read_text()
     rows = judged()
@@ -158,7 +79,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
     assert "15 of 15 rules ended within 0.02 of no clip" in clipping.ONCE
-    said = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
-    said["docs/report/index.md"] = "fifteen of fifteen"
-    for page, count in said.items():
+    doctor_text = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
+    doctor_text["docs/report/index.md"] = "fifteen of fifteen"
+    for page, count in doctor_text.items():
         assert f"{count} rules end" in (root / page).read_text(encoding="utf-8")

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
-import threading
-from concurrent.futures import Future
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 from contests import node_of
-from rich.console import Console
 
 import bandpo
 from bandpo.errors import UserError
 from bandpo_runs.files.locks import locked
 from research.bench import hold
-from research.bench import running as module
-from research.bench.cells import run_cells
 from research.bench.reading import make_contest
 from research.worlds import Learner, scene, train
 
@@ -89,40 +79,6 @@ def test_two_rows_of_the_same_runs_with_other_numbers_are_refused(small, worlds,
     hold(small, tmp_path)
 
 
-def test_the_rows_that_are_run_again_are_others_each_time_and_most_of_them_judge(worlds, tmp_path, monkeypatch):
-    weights = [{"name": str(w), "positive_weight": w} for w in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    contest = make_contest(node_of(controls=weights))
-    hold(contest, tmp_path)
-    taken = []
-    monkeypatch.setattr(module, "run_cells", lambda cells: [taken[-1].append(cells[0]), run_cells(cells)][1])
-    for _ in range(20):
-        taken.append([])
-        hold(contest, tmp_path)
-    judging = [{each.key for each in some if each.seeds == range(1000, 1040)} for some in taken]
-    assert {len(some) for some in taken} == {3}
-    assert min(map(len, judging)) >= 2
-    assert len(set().union(*judging)) > 5  # of the 10 that judge
-    assert len({each.key for some in taken for each in some}) > 15
-
-
-def test_what_is_missing_is_announced(worlds, tmp_path, monkeypatch):
-    """Exactly, once the choice is there; which grids are widened is known then."""
-    monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 1)
-    worlds.best_up = 1000.0
-    contest = make_contest(node_of())
-    told = []
-    hold(contest, tmp_path, announce=told.append)
-    rows = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
-    total = sum(json.loads(row)["seeds"][1] for row in rows)
-    assert total > contest.fewest_runs == told[0]
-    for kept in (len(rows), len(rows) - 1, len(rows) - 2, 36, 30, 29, 7):
-        (tmp_path / "rows.jsonl").write_text("".join(rows[:kept]))
-        hold(contest, tmp_path, announce=told.append)
-    wider = 3 * 4  # settings x seeds of the search
-    assert told[1:4] == [0, 40, 80]
-    assert told[4:] == [80 + wider, 80 + 36, 80 + 36 + 4, contest.fewest_runs - 28]
-
-
 def test_three_rows_are_run_again_when_a_contest_goes_on(small, worlds, tmp_path):
     hold(small, tmp_path)
     rows = rows_in(tmp_path)
@@ -152,65 +108,10 @@ def test_a_larger_contest_takes_the_rows_that_are_there(small, worlds, tmp_path,
     assert made == small.fewest_runs // 2
 
 
-def test_families_with_the_same_learners_share_their_rows(worlds, tmp_path):
-    node = node_of()
-    node["families"][1] = {**node["families"][0], "name": "the same"}
-    contest = make_contest(node)
-    results = hold(contest, tmp_path)
-    assert len(worlds.runs) == contest.fewest_runs // 2
-    (table,) = results.tables.values()
-    other = next(one for one in table if one.difference is not None)
-    assert tuple(other.difference) == (0, 0, 0)
-    assert (other.better, other.p, other.p_adjusted) == (0.5, 1, 1)
-
-
 def test_the_order_of_threads_does_not_matter(small, worlds, tmp_path, monkeypatch):
     monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 8)
     one, three = hold(small, tmp_path / "1", jobs=1), hold(small, tmp_path / "3", jobs=3)
     assert repr(one) == repr(three)
-
-
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_no_more_than_jobs_batches_run_at_once_slow_and_fast_ones_together(jobs, monkeypatch):
-    lock, as_many, one_more = threading.Lock(), threading.Barrier(jobs), threading.Event()
-    seen: list[int] = []
-    running = 0
-
-    def run_cells(batch):
-        nonlocal running
-        with lock:
-            running += 1
-            seen.append(running)
-            if running > jobs:
-                one_more.set()
-        as_many.wait(timeout=60)  # broken if fewer than `jobs` run
-        one_more.wait(0.05)  # time for one that is too many
-        with lock:
-            running -= 1
-        return [batch]
-
-    class Processes:
-        def submit(self, f, batch):
-            made = Future()
-            threading.Thread(target=lambda: made.set_result(f(batch))).start()
-            return made
-
-    monkeypatch.setattr(module, "run_cells", run_cells)
-    monkeypatch.setattr(module, "holds_lock", lambda cell: cell == "slow")
-    monkeypatch.setattr(module, "workers", lambda number, goes_on: contextlib.nullcontext(Processes()))
-    work: Any = [[["slow", "fast"][i % 2]] for i in range(4 * jobs)]
-    with module._over_cores(jobs) as spread:
-        assert len(list(spread(work))) == 4 * jobs
-    assert max(seen) == jobs
-
-
-def test_families_are_mixed_within_a_stage(small, worlds, tmp_path, monkeypatch):
-    """So that the time left is not that of the first family."""
-    monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 1)
-    hold(small, tmp_path)
-    trained = [type(learner.objective.trust_region) for _, learner, _ in worlds.runs]
-    half = 15 * 4  # settings x seeds of a family in the search
-    assert set(trained[:half]) == set(trained[half : 2 * half]) == {bandpo.Clip, bandpo.Band}
 
 
 def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
@@ -235,64 +136,3 @@ def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
 def test_two_processes_do_not_write_to_one_folder(small, worlds, tmp_path):
     with locked(tmp_path / ".rows.jsonl.lock"), pytest.raises(UserError, match="another process"):
         hold(small, tmp_path)
-
-
-def test_progress_counts_runs_to_the_planned_number(small, worlds, tmp_path, monkeypatch):
-    monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 1)
-    told = []
-    monkeypatch.setattr(
-        "bandpo_runs.progress.Progress.update", lambda bar, done, note="": told.append((done, bar.total))
-    )
-    hold(small, tmp_path, console=Console(file=io.StringIO()))
-    assert told[-1] == (small.fewest_runs, small.fewest_runs)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    told.clear()
-    hold(small, tmp_path)
-    assert told[-1] == (small.fewest_runs, small.fewest_runs)
-
-
-class FakeRay(ModuleType):
-    """Tasks that are run when they are waited for, the last first."""
-
-    def __init__(self):
-        super().__init__("ray")
-        self.started, self.tasks = [], 0
-
-    def is_initialized(self):
-        return bool(self.started)
-
-    def init(self, **options):
-        self.started.append(options)
-
-    def remote(self, function):
-        ray = self
-
-        class Remote:
-            def remote(self, *arguments):
-                ray.tasks += 1
-                return (function, arguments)
-
-        return Remote()
-
-    def wait(self, pending):
-        return pending[-1:], pending[:-1]
-
-    def get(self, task):
-        function, arguments = task
-        return function(*arguments)
-
-
-def test_over_ray_the_rows_are_the_same(small, worlds, tmp_path, monkeypatch):
-    ray = FakeRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("research.bench.running.RUNS_AT_ONCE", 8)
-    assert repr(hold(small, tmp_path / "ray", ray=True)) == repr(hold(small, tmp_path / "here"))
-    assert ray.tasks > 10
-    assert ray.started == [{}]
-    assert sorted(map(repr, rows_in(tmp_path / "ray"))) == sorted(map(repr, rows_in(tmp_path / "here")))
-
-
-def test_without_ray_it_is_said(small, worlds, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="--ray needs Ray, which is not installed"):
-        hold(small, tmp_path, ray=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +15,15 @@ from scripts import ROOT
 from bandpo import doctor
 from bandpo_runs import toy
 from bandpo_runs.statistics.intervals import training_runs
-from benchmarks.csv_rows import read_rows, write_rows
+from research.csv_rows import read_rows, write_rows
 from research.measurements import smollm2_reuse
 from research.measurements.smollm2_reuse import chosen, left, task_of
+
+
+def of_odd_length(completions, answer, **columns):
+    """A reward that a model without any skill earns now and then; all answers to a question come together."""
+    assert all(len([*same]) % 4 == 0 for _, same in itertools.groupby(answer))
+    return [float(len(text) % 2) for text in completions]
 
 
 def test_questions_of_several_lengths_are_answered(tmp_path, monkeypatch):
@@ -37,7 +40,7 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
     recipe.make(tmp_path)
     node = recipe.node(
         tmp_path, tmp_path / "run", rounds=2, data={"eval_size": 5},
-        reward="test_smollm2:of_odd_length", trainer={"max_completion_length": 6},
+        reward="test_smollm2_reuse:of_odd_length", trainer={"max_completion_length": 6},
     )  # fmt: skip
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
     monkeypatch.setattr(smollm2_reuse, "RECIPE", tmp_path / "base.yaml")
@@ -87,102 +90,18 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
 
 
-@pytest.fixture
-def hand_out(add, monkeypatch):
-    """Run the command with a `train` of one's own, in threads."""
-    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: ThreadPoolExecutor(workers))
-
-    def hand_out(right, workers, minutes=1):
-        def train(task, model, device):
-            return task | {"right": right(task["learning_rate"], task["seed"])}
-
-        monkeypatch.setattr(smollm2_reuse, "train", train)
-        command = ["", "--uses", "1", "--rules", "no clip", "--workers", f"{workers}", "--until", "3"]
-        monkeypatch.setattr(sys, "argv", [*command, "--minutes", f"{minutes}"])
-        smollm2_reuse.main()
-
-    return hand_out
-
-
-def test_runs_are_handed_out_one_by_one(hand_out, capsys):
-    """Each once, seed by seed, though one takes long; one that fails is not tried again, and the others go on."""
-    begun, later = [], threading.Event()
-
-    def right(rate, seed):
-        begun.append((seed, rate))
-        if (seed, rate) == (0, 5e-6):
-            assert later.wait(30)  # for a run of the next seed
-        if seed == 1:
-            later.set()
-        if seed == 100:
-            raise RuntimeError("out of memory")
-        return 0.5 + 1e3 * rate
-
-    with pytest.raises(SystemExit, match="1 runs failed"):
-        hand_out(right, 3)
-    rates = smollm2_reuse.RATES[1]
-    assert sorted(begun) == [(seed, rate) for seed in range(3) for rate in rates] + [(100 + i, 4e-5) for i in range(3)]
-    assert len(read_rows(smollm2_reuse.CSV)) == 14
-    assert "no clip, 1, 4e-05, 100, 24, RuntimeError: out of memory" in capsys.readouterr().out
-
-
-def test_no_run_judges_while_a_search_goes_on(hand_out):
-    """A rate that is far behind on one seed comes back with another, which was under way."""
-    begun, judging = [], threading.Event()
-
-    def right(rate, seed):
-        begun.append((seed, rate))
-        if seed >= 100:
-            judging.set()
-        if (rate, seed) == (4e-5, 1):
-            judging.wait(2)
-        return {0: 0.3, 1: 0.9, 2: 0.9}.get(seed, 0.5) if rate == 4e-5 else 0.5
-
-    hand_out(right, 8)
-    assert [one for one in begun if one[0] >= 100] == [(100 + i, 4e-5) for i in range(3)]
-
-
-def test_nothing_is_begun_when_all_fails_or_the_time_is_over(hand_out, monkeypatch):
-    begun = []
-    with pytest.raises(SystemExit, match="1 runs failed"):
-        hand_out(lambda rate, seed: begun.append(rate) or 1 / 0, 1)
-    assert begun == [5e-6]
-    over = threading.Event()
-
-    class Killed(ThreadPoolExecutor):
-        def __exit__(self, error, *others):
-            assert error is TimeoutError
-            over.set()
-
-    monkeypatch.setattr(smollm2_reuse, "workers", lambda workers, goes_on: Killed(workers))
-    hand_out(lambda rate, seed: over.wait(60), 2, minutes=0.01)
-    assert not smollm2_reuse.CSV.exists()
-
-
-def test_a_killed_worker_ends_all_and_what_ended_with_it_has_its_row(hand_out, monkeypatch):
-    def right(rate, seed):
-        if rate == 4e-5:
-            raise BrokenProcessPool("killed")
-        return 0.5
-
-    def all_of(runs, *others):  # the broken one first
-        return sorted(wait(runs)[0], key=lambda run: run.exception() is None), set()
-
-    monkeypatch.setattr(smollm2_reuse, "wait", all_of)
-    with pytest.raises(BrokenProcessPool, match="killed"):
-        hand_out(right, 4)
-    assert {row["learning_rate"] for row in read_rows(smollm2_reuse.CSV)} == {"5e-06", "1e-05", "2e-05"}
-
-
 def differences(uses):
     """Return by rule how many seeds it shares with no clip, counted from the first, and the difference's ends."""
-    found = smollm2_reuse.judged(uses)
-    said = {}
+    by_rule = smollm2_reuse.judged(uses)
+    ends = {}
     for rule in [*smollm2_reuse.RULES][1:]:
-        seeds = sorted(set(found[rule]) & set(found["no clip"]))
+        seeds = sorted(set(by_rule[rule]) & set(by_rule["no clip"]))
         assert seeds == [*range(100, 100 + len(seeds))]
-        said[rule] = len(seeds), [float(x) for x in re.findall(r"[+-][.\d]+", smollm2_reuse.minus_no_clip(rule, found))]
-    return said
+        ends[rule] = (
+            len(seeds),
+            [float(x) for x in re.findall(r"[+-][.\d]+", smollm2_reuse.minus_no_clip(rule, by_rule))],
+        )
+    return ends
 
 
 def rewards_minus_no_clip(uses):
@@ -191,8 +110,8 @@ def rewards_minus_no_clip(uses):
     return [training_runs([x - none[seed] for seed, x in each.items()]).interval(low=-1.0) for each in others]
 
 
-def said_in(page, said):
-    assert said in (ROOT / page).read_text(encoding="utf-8")
+def assert_in(page, sentence):
+    assert sentence in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_the_report_says_what_the_rows_of_one_use_say():
@@ -201,22 +120,22 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     ends = (grpo, weighted, band)
     assert all(low < 0 < high for _, low, high in ends)
     most, halves = max(abs(one[0]) for one in ends), sorted((high - low) / 2 for _, low, high in ends)
-    said = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
-    said += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
-    said += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
-    said_in("docs/report/index.md", said)
+    sentence = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
+    sentence += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
+    sentence += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
+    assert_in("docs/report/index.md", sentence)
     grpo, weighted, band = rewards_minus_no_clip(1)
     assert grpo.high < 0
     assert weighted.high < 0
     assert band.low < 0 < band.high
     assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
-    said_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
+    assert_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
 
 
 def test_pages_say_what_the_rows_of_eight_uses_say():
-    found = differences(8).values()
-    (seeds,) = {count for count, _ in found}
-    (clip, *around), (_, low, high), (band, *ends) = (each for _, each in found)
+    ends_of_rules = differences(8).values()
+    (seeds,) = {count for count, _ in ends_of_rules}
+    (clip, *around), (_, low, high), (band, *ends) = (each for _, each in ends_of_rules)
     assert around[1] < 0
     assert low < 0 < high
     assert ends[1] < 0
@@ -224,36 +143,40 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
     assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    said_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
-    said_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
+    assert_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
+    assert_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
     grpo, weighted, level = rewards_minus_no_clip(8)
     assert weighted.low > 0
     assert all(one.low < 0 < one.high for one in (grpo, level))
-    said_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
-    said = f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
-    said += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
-    said_in("docs/report/index.md", said)
-    said = f"half of the tokens outside, it ended with {-clip:.2f} less right than no clip on {seeds} seeds, "
-    said_in("docs/choose.md", f"{said}Band-KL `0.05` with {-band:.2f} less")
-    said = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
-    said_in("docs/choose.md", f"{said}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)")
+    assert_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
+    sentence = (
+        f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
+    )
+    sentence += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
+    assert_in("docs/report/index.md", sentence)
+    sentence = f"half of the tokens outside, it ended with {-clip:.2f} less right than no clip on {seeds} seeds, "
+    assert_in("docs/choose.md", f"{sentence}Band-KL `0.05` with {-band:.2f} less")
+    sentence = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
+    assert_in(
+        "docs/choose.md", f"{sentence}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)"
+    )
     none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
-    said = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
-    said_in("README.md", said)
-    said_in("README.md", "no clip; first search its learning rate downwards: the best was a sixteenth of GRPO's")
-    said = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
-    said += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
-    said_in("docs/choose.md", f"{said}three seeds chose")
+    sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
+    assert_in("README.md", sentence)
+    assert_in("README.md", "no clip; first search its learning rate downwards: the best was a sixteenth of GRPO's")
+    sentence = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
+    sentence += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
+    assert_in("docs/choose.md", f"{sentence}three seeds chose")
     assert smollm2_reuse.ROUNDS[8] == 6
 
 
 def test_choose_says_what_the_rows_say_of_two_learning_rates():
     rules = ("no clip", "GRPO 0.2/0.2")
     ends = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in rules]
-    said = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
-    said += "{:.0f} % at 1e-5"
+    sentence = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
+    sentence += "{:.0f} % at 1e-5"
     page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
-    assert said.format(*ends) in page
+    assert sentence.format(*ends) in page
 
 
 def test_a_difference_is_of_the_same_seeds_with_students_interval():

@@ -42,10 +42,10 @@ def examine(learner: Learner) -> tuple[str | None, bool]:
             return f"the application {apply!r} is not compiled", False
     if objective.beta > 0 and objective.kl_penalty != "k3":
         return f"the KL penalty {objective.kl_penalty!r} is not compiled", False
-    return _asked_of_made_up_rounds(learner)
+    return _look_at_made_up_rounds(learner)
 
 
-def _asked_of_made_up_rounds(learner: Learner) -> tuple[str | None, bool]:
+def _look_at_made_up_rounds(learner: Learner) -> tuple[str | None, bool]:
     """Why the rule cannot be asked before the policy moves, and whether a token's bounds depend on that token alone:
     made-up rounds of two runs are shown to it together, run by run, and token by token."""
     scene = Scene(prompts_per_round=2, minibatches=2, responses_per_prompt=4)
@@ -59,8 +59,8 @@ def _asked_of_made_up_rounds(learner: Learner) -> tuple[str | None, bool]:
         return start_of_round(scene, learner, old[rows], old[rows].neg(), mask[rows], rewards[rows], 1)
 
     def bounds(old_logps: Tensor, context: Context) -> Tensor:
-        found = learner.objective.trust_region.bounds(old_logps, context)
-        return torch.stack([x.expand(old_logps.shape) for x in (found.log_low, found.log_high)])
+        bounds = learner.objective.trust_region.bounds(old_logps, context)
+        return torch.stack([x.expand(old_logps.shape) for x in (bounds.log_low, bounds.log_high)])
 
     try:
         whole = context(slice(None))
@@ -102,10 +102,12 @@ class _Piece:
         from . import kernel
 
         self.kernel, self.scene, self.learner, self.is_single = kernel, world.scene, lanes[0][0], is_single
+        self.world = world
         scene, count = world.scene, len(lanes)
         states, size = scene.prompts * scene.length, scene.features + 2
         seed = np.array([index for _, index in lanes])
-        self.worlds = kernel.Worlds(world.seeds, world.features.reshape(-1, states, size), world.right, world.prompts)
+        at_once = world.features.reshape(-1, states, size)
+        self.worlds = kernel.Worlds(world.seeds, at_once, world.right, world.ways, world.harder, world.prompts)
         self.features = self.worlds.features[seed]
         weights, hidden = np.zeros((3, count, size, scene.tokens)), np.zeros((3, count, size, size))
         weights[0], hidden[0] = world.weights[seed], world.hidden[seed]
@@ -122,14 +124,14 @@ class _Piece:
         self.sizes = kernel.Sizes(
             scene.prompts, scene.length, scene.free_steps, scene.prompts_per_round, scene.responses_per_prompt,
             scene.minibatches, scene.epochs, scene.stale, self.learner.anchor != "sampler",
-            scene.luck, scene.flip, scene.hidden, scene.sgd, *scene.betas,
+            scene.luck, scene.flip, scene.ways > 0, scene.hidden, scene.sgd, *scene.betas,
         )  # fmt: skip
         self.loss = _loss(self.learner)
         self.trace = Trace.empty(scene, count)
 
     def train(self) -> Trace:
         kernel, trace, count = self.kernel, self.trace, len(self.lanes.seed)
-        exact = [np.zeros(count) for _ in range(5)]
+        exact = [np.zeros(count) for _ in range(9)]
         for round in range(self.scene.rounds + 1):
             kernel.measure(self.sizes, self.worlds, self.lanes, round, *exact)
             for curve, now in zip(trace, exact, strict=False):
@@ -143,10 +145,13 @@ class _Piece:
                 self.lanes.sampler[:, round % (self.scene.stale + 1)] = now
             start = self.sizes, self.worlds, self.lanes, round, self.drawn
             kernel.draw(*start)
-            kernel.learn(*start, *self.asked(round), self.loss, trace.cut, trace.seen)
+            kernel.learn(*start, *self.bounds_of_round(round), self.loss, trace.cut, trace.seen, trace.stops)
+        weights, hidden = self.lanes.weights[0], self.lanes.hidden[0]
+        for lane, index in enumerate(self.lanes.seed):
+            trace.unseen[lane] = self.world.on_unseen(index, weights[lane], hidden[lane])
         return trace
 
-    def asked(self, round: int) -> tuple[Any, Any, Any, Any]:
+    def bounds_of_round(self, round: int) -> tuple[Any, Any, Any, Any]:
         """Advantages, (L, N, T), where the bounds of each token are, and the rule's bounds in float64."""
         drawn, shape = self.drawn, self.drawn.tokens.shape
         arrays = drawn.logps, drawn.rollout, drawn.entropies, drawn.mask
@@ -157,8 +162,8 @@ class _Piece:
         if self.is_single:
             self.index[:] = 0
             start = self.sizes, self.worlds, self.lanes, round, drawn
-            found = self.kernel.distinct(*start, advantages, self.index, self.place)
-            index = torch.from_numpy(self.index[: max(1, math.ceil(found / _TOGETHER)) * _TOGETHER])
+            count = self.kernel.distinct(*start, advantages, self.index, self.place)
+            index = torch.from_numpy(self.index[: max(1, math.ceil(count / _TOGETHER)) * _TOGETHER])
             context, old = _at(context, index, old.shape), _column(old, index)
         bounds = self.learner.objective.trust_region.bounds(old, context)
         low, high = (x.expand(old.shape).double().flatten().numpy() for x in (bounds.log_low, bounds.log_high))

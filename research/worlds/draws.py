@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What a number is drawn for.
-TEACHER, FEATURES, NOISE, HIDDEN, PROMPTS, TOKENS, LUCK, FLIP, GATE = (np.uint64(i) for i in range(1, 10))
+TEACHER, FEATURES, NOISE, HIDDEN, PROMPTS, TOKENS, LUCK, FLIP, GATE, HARDER = (np.uint64(i) for i in range(1, 11))
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

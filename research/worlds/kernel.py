@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 # Numba keeps what it compiled, and compiles anew where this file has changed, whatever has changed in those that it
 # imports: with a digest of arithmetic.py and draws.py here, a change there is one of this file too.
-MADE_WITH = "50445b9ae151"
+MADE_WITH = "deb528ee0cb7"
 
 OCTAVES = 16
 
@@ -42,6 +42,7 @@ class Sizes(NamedTuple):
     from_trainer: bool
     luck: float
     flip: float
+    has_ways: bool
     is_hidden: bool
     is_sgd: bool
     beta1: float
@@ -54,6 +55,8 @@ class Worlds(NamedTuple):
     seeds: Array
     features: Array  # (S, states, d)
     right: Array
+    ways: Array
+    harder: Array
     prompts: Array
 
 
@@ -80,8 +83,14 @@ class Drawn(NamedTuple):
     rewards: Array
 
 
+@numba.njit(**INNER)
+def pass_at(k, right):
+    """As `world.pass_at`."""
+    return -math.expm1(k * math.log1p(-min(right, 1 - 1e-15)))
+
+
 @numba.njit(**OPTIONS)
-def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
+def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, pass4, pass16, pass64, harder, kl):
     """The tables of all lanes in a round, kept in `lanes.past`, and their exact numbers, (L,) each."""
     size, tokens = lanes.weights.shape[2], lanes.weights.shape[3]
     states, keep = sizes.prompts * sizes.length, sizes.stale + 1
@@ -89,9 +98,9 @@ def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
     for lane in range(lanes.seed.shape[0]):
         s, w = lanes.seed[lane], lanes.weights[0, lane]
         now, before = lanes.past[lane, round % keep], lanes.past[lane, (round + keep - 1) % keep]
-        rewards = works = skills = entropies = moved = 0.0
+        rewards = works = skills = entropies = moved = at4 = at16 = at64 = at_harder = 0.0
         for c in range(sizes.prompts):
-            guess = work = 0.0
+            guess = work = right = left = 0.0
             solved = 0.0
             for t in range(sizes.length):
                 i = c * sizes.length + t
@@ -105,13 +114,25 @@ def measure(sizes, worlds, lanes, round, reward, p_work, skill, entropy, kl):
                     entropies -= p[v] * (logits[v] - norm)
                 if t == 0:
                     work, guess = p[WORK], p[GUESS]
+                    if sizes.has_ways:
+                        for v in range(tokens):
+                            right += p[v] if worlds.ways[s, c, v] else 0.0
+                            left += p[v] if worlds.harder[s, c, v] else 0.0
                 elif t > sizes.free_steps:
                     solved += now[i, worlds.right[s, c, t - 1]]
             solved = math.exp(solved)
-            rewards += work * solved + sizes.luck * guess
+            if not sizes.has_ways:
+                right = work * solved + sizes.luck * guess
+            rewards += right
+            at4 += pass_at(4, right)
+            at16 += pass_at(16, right)
+            at64 += pass_at(64, right)
+            at_harder += pass_at(32, left)
             works += work
             skills += solved
         reward[lane], p_work[lane] = rewards / sizes.prompts, works / sizes.prompts
+        pass4[lane], pass16[lane], pass64[lane] = at4 / sizes.prompts, at16 / sizes.prompts, at64 / sizes.prompts
+        harder[lane] = at_harder / sizes.prompts
         skill[lane], entropy[lane], kl[lane] = skills / sizes.prompts, entropies / states, moved / states
 
 
@@ -161,6 +182,8 @@ def draw(sizes, worlds, lanes, round, drawn):
                         ok = ok and a == worlds.right[s, c, t - 1]
                 first = drawn.tokens[lane, i, 0]
                 right = (first == WORK and ok) or (first == GUESS and uniform(for_luck, i) < sizes.luck)
+                if sizes.has_ways:
+                    right = worlds.ways[s, c, first]
                 drawn.rewards[lane, i] = 1.0 if right != (uniform(for_flips, i) < sizes.flip) else 0.0
 
 
@@ -173,7 +196,7 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
     """
     length, group = sizes.length, sizes.group_size
     slot = np.empty((2, lanes.weights.shape[3]), np.int64)
-    found = at = 0
+    count = at = 0
     for lane in range(lanes.seed.shape[0]):
         for g in range(sizes.groups):
             for t in range(length):
@@ -185,12 +208,12 @@ def distinct(sizes, worlds, lanes, round, drawn, advantages, index, place):
                         continue
                     side, a = 1 if value > 0 else 0, drawn.tokens[lane, n, t]
                     if slot[side, a] < 0:
-                        slot[side, a] = found
-                        index[found] = at + n * length + t
-                        found += 1
+                        slot[side, a] = count
+                        index[count] = at + n * length + t
+                        count += 1
                     place[lane, n, t] = slot[side, a]
         at += sizes.groups * group * length
-    return found
+    return count
 
 
 @numba.njit(**INNER)
@@ -316,9 +339,9 @@ def _excess(sizes, worlds, lanes, lane, made, k, loss, h, logits, p):
 
 
 @numba.njit(**OPTIONS)
-def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss, cuts, seen):
+def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss, cuts, seen, stops):
     """All optimizer steps of a round. `advantages` are (L, N, T), and `place` says where in `low` and `high` the bounds
-    of a token are; `cuts` and `seen`, (L, 4), are added to in the last epoch."""
+    of a token are; `cuts` and `seen`, (L, 4), are added to in the last epoch, and `stops`, (L, rounds, 6), in each."""
     size, tokens, parts = lanes.weights.shape[2], lanes.weights.shape[3], sizes.minibatches
     rows, most = sizes.groups * sizes.length, sizes.groups * sizes.group_size * sizes.length
     numbers = np.empty((6, most))
@@ -339,6 +362,7 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
             k, is_last = step % parts, step >= (sizes.epochs - 1) * parts
             gw[:] = 0.0
             gu[:] = 0.0
+            stops[lane, round, 4] += made.tokens[k]
             if loss.by_chance:
                 _count_cuts(sizes, worlds, lanes, lane, made, k, h, logits, p, all_of, cut_of)
             excess = 0.0
@@ -353,14 +377,25 @@ def learn(sizes, worlds, lanes, round, drawn, advantages, place, low, high, loss
                 for e in range(made.start[q], made.start[q + 1]):
                     a, up, advantage, old = made.token[e], made.up[e], made.advantage[e], made.old[e]
                     log_p = logits[a] - norm
+                    matters, is_lost = advantage != 0.0, False
+                    if loss.balanced:
+                        slope = slope_of(loss, log_p - old, advantage, made.low[e], made.high[e], up)
+                        is_lost = slope == 0.0
                     if loss.balanced and advantage != 0.0:
                         advantage = less(advantage, excess * made.count[e])
                     if loss.by_chance:
                         cell, y = _cell(old, up), uniform(key, step * most + made.gate[e])
-                        kept = y * all_of[cell] >= cut_of[cell]
-                        slope = slope_of(loss, log_p - old, advantage, -np.inf, np.inf, up) if kept else 0.0
+                        stays = y * all_of[cell] >= cut_of[cell]
+                        slope = slope_of(loss, log_p - old, advantage, -np.inf, np.inf, up) if stays else 0.0
                     else:
                         slope = slope_of(loss, log_p - old, advantage, made.low[e], made.high[e], up)
+                    if matters:
+                        is_lost = is_lost if loss.balanced else slope == 0.0
+                        count = made.count[e]
+                        stops[lane, round, 0 if up else 1] += count if is_lost else 0.0
+                        stops[lane, round, 2] += count if log_p - old > made.high[e] else 0.0
+                        stops[lane, round, 3] += count if log_p - old < made.low[e] else 0.0
+                        stops[lane, round, 5] = max(stops[lane, round, 5], log_p - old)
                     if is_last and advantage != 0.0:
                         mass = exp(min(log_p - old, loss.highest)) * abs(advantage)
                         cell = (1 if old >= loss.log_rare else 0) + (0 if up else 2)

@@ -113,8 +113,8 @@ class Learner:
 
 
 def _objective(node: Any) -> Objective:
-    found = method_or_objective(node)
-    return found.without_average if isinstance(found, Method) else found
+    value = method_or_objective(node)
+    return value.without_average if isinstance(value, Method) else value
 
 
 def _check_cuts(objective: Objective) -> None:

@@ -78,9 +78,13 @@ class _Run:
                     self.first = past[0]
                 samplers = [*samplers, self.sampler(past[-1])][-1 - self.scene.stale :]
                 self.learn(round, samplers[0] if self.learner.anchor == "sampler" else past[-1], samplers[0])
+        weights, *hidden = (x.detach().numpy() for x in self.parameters)
+        unseen = self.world.on_unseen(self.index, weights, hidden[0] if hidden else weights)
+        self.trace.unseen[self.lane] = unseen
 
     def measure(self, round: int, past: list[Any]) -> None:
-        numbers = exact(self.scene, past[-1], self.world.right[self.index])
+        world, i = self.world, self.index
+        numbers = exact(self.scene, past[-1], world.right[i], world.ways[i], world.harder[i])
         for name, value in numbers._asdict().items():
             getattr(self.trace, name)[self.lane, round] = value
         if round:
@@ -106,9 +110,9 @@ class _Run:
             here = tuple(x[part] for x in (states, tokens, mask, old_logps))
             gate = None if uniforms is None else uniforms[step, part]
             is_last = step >= count - scene.minibatches
-            self.step(here, of_some(context, itemgetter(part)), torch.from_numpy(old), gate, is_last)
+            self.step(here, of_some(context, itemgetter(part)), torch.from_numpy(old), gate, round, is_last)
 
-    def step(self, batch: Any, context: Context, old: Tensor, gate: Tensor | None, is_last: bool) -> None:
+    def step(self, batch: Any, context: Context, old: Tensor, gate: Tensor | None, round: int, is_last: bool) -> None:
         states, tokens, mask, old_logps = batch
         learner, objective = self.learner, self.learner.objective
         table = self.table()
@@ -140,11 +144,16 @@ class _Run:
             return torch.autograd.grad(loss_of(plain, advantages)[0], logps, retain_graph=True)[0]
 
         advantages, log_ratio = cast(Tensor, context.advantages), logps.detach() - old_logps
+        slope = slope_of(advantages)
+        at_step = dataclasses.replace(context, logps=logps.detach(), **known)
+        bounds = learner.objective.trust_region.bounds(old_logps, at_step)
+        self.count_stops(round, slope, log_ratio, bounds, advantages, mask)
         if learner.balanced:
-            advantages = _balanced(advantages, log_ratio, slope_of(advantages) != 0)
+            advantages = _balanced(advantages, log_ratio, slope != 0)
+            slope = slope_of(advantages)
         loss, metrics = loss_of(objective, advantages)
         if is_last:
-            self.count_cuts(slope_of(advantages), log_ratio, old_logps, advantages, mask)
+            self.count_cuts(slope, log_ratio, old_logps, advantages, mask)
         if learner.entropy_bonus > 0:
             loss = loss - learner.entropy_bonus * entropy[mask].mean()
         self.optimizer.zero_grad()
@@ -154,6 +163,18 @@ class _Run:
         if self.rule is not None and self.state is not None:
             _, self.state = self.rule.radius(self.state, metrics.compute())
 
+    def count_stops(
+        self, round: int, slope: Tensor, log_ratio: Tensor, bounds: Any, advantages: Tensor, mask: Tensor
+    ) -> None:
+        matters = mask & (advantages != 0)
+        lost = matters & (slope == 0)
+        high, low = log_ratio > bounds.log_high, log_ratio < bounds.log_low
+        counts = (lost & (advantages > 0), lost & (advantages < 0), matters & high, matters & low)
+        stops = self.trace.stops[self.lane, round]
+        stops[:4] += [float(x.sum()) for x in counts]
+        stops[4] += float(mask.sum())
+        stops[5] = max(stops[5], float(torch.where(matters, log_ratio, 0.0).max()))
+
     def count_cuts(self, slope: Tensor, log_ratio: Tensor, old_logps: Tensor, advantages: Any, mask: Tensor) -> None:
         mass = torch.where(mask, log_ratio.clamp(max=HIGHEST).exp() * advantages.abs(), 0.0)
         cell = (old_logps >= math.log(RARE)).long() + 2 * (advantages < 0)
@@ -161,9 +182,9 @@ class _Run:
             sums[self.lane] += np.bincount(cell.flatten(), share.flatten(), minlength=sums.shape[1])
 
 
-def _balanced(advantages: Tensor, log_ratio: Tensor, kept: Tensor) -> Tensor:
+def _balanced(advantages: Tensor, log_ratio: Tensor, inside: Tensor) -> Tensor:
     """Advantages minus sum r A / sum r over the tokens that are kept; 0 where that has another sign."""
-    ratio = torch.where(kept, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
+    ratio = torch.where(inside, log_ratio.clamp(max=HIGHEST).exp(), 0.0)
     moved = advantages - (ratio * advantages).sum() / ratio.sum().clamp(min=1e-300)
     return torch.where(moved * advantages > 0, moved, 0.0)
 

@@ -28,21 +28,34 @@ CUTS = ("cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down")
 
 
 class Trace(NamedTuple):
-    """What an engine hands back of each run: (lanes, rounds + 1) for the exact numbers before each round and at the
-    end, (lanes, 4) for the sums of `CUTS`: of r |A| of the tokens without gradient, and of all."""
+    """What an engine hands back of each run.
+
+    Attributes:
+        reward to kl: (lanes, rounds + 1), the exact numbers before each round and at the end.
+        cut, seen: (lanes, 4), the sums of `CUTS`: of r |A| of the tokens without gradient, and of all.
+        stops: (lanes, rounds, 6), over a round's optimizer steps: tokens with A > 0 and with A < 0 that lost their
+            gradient, tokens with an advantage above and below their bounds, all tokens, and the largest log r.
+        unseen: (lanes, 2), pass@1 and pass@16 on unseen prompts at the end; 0 without any.
+    """
 
     reward: NDArray[np.float64]
     p_work: NDArray[np.float64]
     skill: NDArray[np.float64]
     entropy: NDArray[np.float64]
+    pass4: NDArray[np.float64]
+    pass16: NDArray[np.float64]
+    pass64: NDArray[np.float64]
+    harder: NDArray[np.float64]
     kl: NDArray[np.float64]
     cut: NDArray[np.float64]
     seen: NDArray[np.float64]
+    stops: NDArray[np.float64]
+    unseen: NDArray[np.float64]
 
     @classmethod
     def empty(cls, scene: Scene, lanes: int) -> Trace:
-        widths = [scene.rounds + 1] * 5 + [len(CUTS)] * 2
-        return cls(*[np.zeros((lanes, width)) for width in widths])
+        shapes = [(scene.rounds + 1,)] * 9 + [(len(CUTS),)] * 2 + [(scene.rounds, 6), (2,)]
+        return cls(*[np.zeros((lanes, *shape)) for shape in shapes])
 
 
 def start_of_round(

@@ -24,6 +24,10 @@ class Scene:
     are bad. After "work" it has `steps` more tokens, each right or wrong; any other response is that one token. The
     reward is 1 if all steps that matter are right, or by luck if the response is a guess, else 0.
 
+    Where `ways` is above 0, diversity is worth something: a response is one token, several of which are right for a
+    prompt, by a linear teacher of its features. `sharpness` is then how sure the first policy is of what it knows
+    nothing about, and nothing else of the choice above is used.
+
     Args:
         tokens: size of the vocabulary, at least 3.
         steps: tokens that follow "work".
@@ -48,6 +52,8 @@ class Scene:
         hidden: the features are tanh(U x) with a square U that is learned too, at the same rate.
         sgd: plain gradient steps in the place of Adam's.
         betas: Adam's two, each in [0, 1).
+        ways: the share of the tokens that are right for a prompt; 0: "work" and what follows it.
+        unseen: prompts that are never trained on, measured at the end; goes with `ways`.
 
     Raises:
         ValueError: a value that is not allowed, with its name.
@@ -75,9 +81,11 @@ class Scene:
     hidden: bool = False
     sgd: bool = False
     betas: tuple[float, float] = (0.9, 0.99)
+    ways: float = 0.0
+    unseen: int = 0
 
     def __post_init__(self) -> None:
-        least = {"tokens": 3, "responses_per_prompt": 2, "free_steps": 0, "stale": 0}
+        least = {"tokens": 3, "responses_per_prompt": 2, "free_steps": 0, "stale": 0, "unseen": 0}
         counts = ("steps", "prompts", "features", "prompts_per_round", "minibatches", "epochs", "rounds")
         for name in (*least, *counts):
             check_number(self, name, f"[{least.get(name, 1)}, inf)", integer=True)
@@ -99,6 +107,9 @@ class Scene:
         if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
             raise ValueError(f"betas of Scene must be two numbers in [0, 1), got {self.betas!r}")
         object.__setattr__(self, "betas", betas)
+        check_number(self, "ways", "[0, 1)")
+        if self.unseen and not self.ways:
+            raise ValueError(f"unseen of Scene goes with ways above 0, got {self.unseen} and ways = {self.ways}")
         if self.p_work + self.p_bad >= 1:
             raise ValueError(f"p_work + p_bad of Scene must be below 1, got {self.p_work} + {self.p_bad}")
         if self.free_steps > self.steps:
@@ -115,7 +126,7 @@ class Scene:
     @property
     def length(self) -> int:
         """Tokens of the longest response."""
-        return 1 + self.steps
+        return 1 if self.ways else 1 + self.steps
 
     @property
     def responses(self) -> int:
@@ -129,7 +140,7 @@ _RARE_AND_NOISY = dataclasses.replace(_SMALL, flip=0.05)
 # tail: a rare strategy. storm: small noisy batches that are used often. rare and noisy: a rare strategy in such
 # batches. calibrated: each answer is used once, and GRPO's clip acts on nearly as few tokens as in public logs. trap: a
 # guess is right more often. rare: P("work") is a thousandth. many: 256 tokens. long: 16 steps, of which 4 matter. fork:
-# half a skill.
+# half a skill. ways: a third of 48 tokens is right for a prompt.
 SCENES: dict[str, Scene] = {
     "tail": Scene(),
     "storm": dataclasses.replace(_SMALL, prompts_per_round=2, p_work=0.3, flip=0.1),
@@ -162,6 +173,19 @@ SCENES: dict[str, Scene] = {
     "rare": dataclasses.replace(_RARE_AND_NOISY, p_work=0.001, responses_per_prompt=32),
     "fork": dataclasses.replace(_SMALL, sharpness=2.5, steps=3, p_work=0.3, flip=0.1),
     "stale": dataclasses.replace(_RARE_AND_NOISY, stale=2),
+    "ways": Scene(
+        tokens=48,
+        ways=0.33,
+        prompts=64,
+        unseen=64,
+        features=24,
+        sharpness=1.6,
+        prompts_per_round=16,
+        responses_per_prompt=8,
+        minibatches=2,
+        epochs=8,
+        rounds=40,
+    ),
 }
 
 

@@ -51,11 +51,17 @@ def train(
         - final: exact expected reward in the mean over the last four rounds; mean: over all; peak: the largest;
         - half: the first round before which P("work") > 1/2, rounds + 1 if never;
         - work: P("work") at the end; skill: P(all steps right after "work"), in the mean over the last four rounds;
+        - pass4, pass16, pass64: the probability that one of so many answers is right, as `final`;
+        - of a scene with `ways`, and else 0, harder: that one of 32 is right after about half of the right tokens
+          stopped being so; unseen1, unseen16: pass@1 and pass@16 at the end on unseen prompts;
         - entropy: at the end, in the mean over states, nats; kl: KL(before || after) of a round, in the mean over
           states and rounds, nats;
+        - lost_up, lost_down: the share of tokens without gradient, by A > 0 and A < 0, over all optimizer steps; above,
+          below: of tokens with an advantage outside their bounds; ratio: the largest of one;
         - cut_rare_up, cut_head_up, cut_rare_down, cut_head_down: the share of r |A| of the tokens that had no gradient
           in the last epoch of the rounds; rare: old p < 0.2; up: A >= 0.
-        With `curves`, reward and p_work too, (learners, seeds, rounds + 1): before each round and at the end.
+        With `curves`, (learners, seeds, rounds + 1) before each round and at the end: reward, p_work, covered
+        (pass@16), nats (the entropy); and lost, (learners, seeds, rounds): the share of tokens without gradient.
 
     Raises:
         ValueError: bad arguments; "numba" for a learner that it cannot run, by name and reason, or where numba is not
@@ -80,7 +86,8 @@ def train(
             all_runs[rows] = these
     numbers = _numbers(scene, whole)
     if curves:
-        numbers |= {"reward": whole.reward, "p_work": whole.p_work}
+        numbers |= {"reward": whole.reward, "p_work": whole.p_work, "covered": whole.pass16, "nats": whole.entropy}
+        numbers["lost"] = whole.stops[..., :2].sum(-1) / whole.stops[..., 4]
     return {name: x.reshape(len(learners), len(seeds), *x.shape[1:]) for name, x in numbers.items()}
 
 
@@ -105,10 +112,10 @@ def _engine(learner: Learner, engine: Engine | None) -> Callable[[World, Sequenc
 
 def _alike(learners: Sequence[Learner]) -> dict[Learner, list[int]]:
     """The places of learners that differ by their learning rates alone."""
-    found: dict[Learner, list[int]] = {}
+    by_learner: dict[Learner, list[int]] = {}
     for place, learner in enumerate(learners):
-        found.setdefault(dataclasses.replace(learner, learning_rate=1.0), []).append(place)
-    return found
+        by_learner.setdefault(dataclasses.replace(learner, learning_rate=1.0), []).append(place)
+    return by_learner
 
 
 def _numbers(scene: Scene, trace: Trace) -> dict[str, NDArray[np.float64]]:
@@ -120,8 +127,15 @@ def _numbers(scene: Scene, trace: Trace) -> dict[str, NDArray[np.float64]]:
         "half": np.where(more.any(1), more.argmax(1), scene.rounds + 1).astype(np.float64),
         "work": trace.p_work[:, -1],
         "skill": trace.skill[:, -_LAST:].mean(1),
+        **{name: getattr(trace, name)[:, -_LAST:].mean(1) for name in ("pass4", "pass16", "pass64", "harder")},
+        "unseen1": trace.unseen[:, 0],
+        "unseen16": trace.unseen[:, 1],
         "entropy": trace.entropy[:, -1],
         "kl": trace.kl[:, 1:].mean(1),
     }
+    stops = trace.stops.sum(1)
+    for i, name in enumerate(("lost_up", "lost_down", "above", "below")):
+        numbers[name] = stops[:, i] / stops[:, 4]
+    numbers["ratio"] = np.exp(trace.stops[..., 5].max(1))
     shares = trace.cut / np.where(trace.seen > 0, trace.seen, 1.0)
     return numbers | {name: shares[:, i] for i, name in enumerate(CUTS)}

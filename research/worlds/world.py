@@ -35,6 +35,9 @@ class World:
         seeds: (S,), uint64.
         features: x, (S, prompts, T, d).
         right: (S, prompts, steps), the right token of each step.
+        ways: (S, prompts, tokens), which tokens are right at once; none where scene.ways is 0.
+        harder: those of them that a harder variant of the prompt leaves right, about half.
+        unseen: (S, unseen, d), the features of prompts that are never trained on; unseen_ways: as `ways`.
         weights: (S, d, tokens), those of the first policy.
         hidden: (S, d, d), the first U, orthogonal; not used where scene.hidden is false.
         prompts: (S, rounds, prompts_per_round), those of each round.
@@ -44,6 +47,10 @@ class World:
     seeds: Array
     features: Array
     right: Array
+    ways: Array
+    harder: Array
+    unseen: Array
+    unseen_ways: Array
     weights: Array
     hidden: Array
     prompts: Array
@@ -54,6 +61,15 @@ class World:
         table = log_softmax(x @ self.weights[:, None])
         return table.reshape(len(self.seeds), -1, self.scene.tokens)
 
+    def on_unseen(self, index: int, weights: Array, hidden: Array) -> tuple[float, float]:
+        """pass@1 and pass@16 of a policy on the unseen prompts of the world of the seed at `index`; 0 without any."""
+        if not self.scene.unseen:
+            return 0.0, 0.0
+        x = self.unseen[index]
+        logits = (np.tanh(x @ hidden) if self.scene.hidden else x) @ weights
+        right = (np.exp(log_softmax(logits)) * self.unseen_ways[index]).sum(-1)
+        return right.mean(), pass_at(16, right).mean()
+
 
 class Exact(NamedTuple):
     """The numbers of a policy, in the mean over prompts, (...,) each.
@@ -63,18 +79,29 @@ class Exact(NamedTuple):
         p_work: the probability of "work".
         skill: the probability that all steps that matter are right, after "work".
         entropy: in nats, in the mean over all states.
+        pass4, pass16, pass64: the probability that one of so many answers is right.
+        harder: that one of 32 is right after about half of the right tokens stopped being so; 0 without `ways`.
     """
 
     reward: Array
     p_work: Array
     skill: Array
     entropy: Array
+    pass4: Array
+    pass16: Array
+    pass64: Array
+    harder: Array
 
 
 def log_softmax(x: Array) -> Array:
     """x - log sum exp x over the last axis."""
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def pass_at(k: int, right: Array) -> Array:
+    """The probability that one of k answers is right, where each is with probability `right`."""
+    return -np.expm1(k * np.log1p(-np.minimum(right, 1 - 1e-15)))
 
 
 def sampler_table(scene: Scene, features: Array, weights: Array, hidden: Array) -> Array:
@@ -92,6 +119,11 @@ def make_world(scene: Scene, seeds: Sequence[int]) -> World:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
             raise ValueError(f"seeds must be integers in [0, 2^64), got {seed!r}")
     keys = np.array([int(seed) for seed in seeds], dtype=np.uint64)
+    order = [np.argsort(draws.uniforms(keys, draws.PROMPTS, r, scene.prompts), axis=-1) for r in range(scene.rounds)]
+    prompts = np.ascontiguousarray(np.stack(order, 1)[..., : scene.prompts_per_round])
+    hidden = np.linalg.qr(draws.normals(keys, draws.HIDDEN, (scene.features + 2, scene.features + 2)))[0]
+    if scene.ways:
+        return _several_ways(scene, keys, hidden, prompts)
     count, length, size, tokens = scene.prompts, scene.length, scene.features, scene.tokens
     teacher = draws.normals(keys, draws.TEACHER, (tokens, size))
     tried = draws.normals(keys, draws.FEATURES, (_CHOICES, count, length, size))
@@ -109,17 +141,37 @@ def make_world(scene: Scene, seeds: Sequence[int]) -> World:
     weights = np.zeros((len(keys), size + 2, tokens))
     noise = draws.normals(keys, draws.NOISE, (tokens, size))
     weights[:, 2:] = scene.sharpness * (teacher + scene.noise * noise).swapaxes(1, 2)
-    hidden = np.linalg.qr(draws.normals(keys, draws.HIDDEN, (size + 2, size + 2)))[0]
     first = x[:, :, 0]
     if scene.hidden:  # what the weights before the rotation are multiplied by
         first = np.tanh(first @ hidden) @ hidden.swapaxes(1, 2)
     weights[:, 0] = _biases(first @ weights, first[..., :1], scene)
     if scene.hidden:
         weights = hidden.swapaxes(1, 2) @ weights
+    none = np.zeros((len(keys), count, tokens), dtype=bool)
+    unseen = np.zeros((len(keys), 0, size + 2)), np.zeros((len(keys), 0, tokens), dtype=bool)
+    return World(scene, keys, x, right, none, none, *unseen, weights, hidden, prompts)
 
-    order = [np.argsort(draws.uniforms(keys, draws.PROMPTS, r, count), axis=-1) for r in range(scene.rounds)]
-    prompts = np.stack(order, 1)[..., : scene.prompts_per_round]
-    return World(scene, keys, x, right, weights, hidden, np.ascontiguousarray(prompts))
+
+def _several_ways(scene: Scene, keys: Array, hidden: Array, prompts: Array) -> World:
+    """The worlds where several tokens are right for a prompt: those that a linear teacher ranks first."""
+    count, size, tokens = scene.prompts, scene.features, scene.tokens
+    every = draws.normals(keys, draws.FEATURES, (count + scene.unseen, size))
+    every /= np.sqrt((every**2).sum(-1, keepdims=True))
+    scores = every @ draws.normals(keys, draws.TEACHER, (tokens, size)).swapaxes(1, 2)
+    ranks = scores.argsort(-1).argsort(-1)
+    ways = ranks >= tokens - max(1, round(scene.ways * tokens))
+    half = draws.uniforms(keys, draws.HARDER, 0, count * tokens).reshape(-1, count, tokens) < 0.5
+    x = np.zeros((len(keys), count + scene.unseen, size + 2))
+    x[..., 0], x[..., 2:] = 1, every
+    weights = np.zeros((len(keys), size + 2, tokens))
+    first = scene.sharpness * draws.normals(keys, draws.NOISE, (size + 1, tokens))
+    weights[:, 0], weights[:, 2:] = first[:, 0], first[:, 1:]
+    if scene.hidden:
+        weights = hidden.swapaxes(1, 2) @ weights
+    right = np.zeros((len(keys), count, 0), dtype=np.int64)
+    seen, unseen = x[:, :count, None], x[:, count:]
+    here = ways[:, :count]
+    return World(scene, keys, seen, right, here, here & half, unseen, ways[:, count:], weights, hidden, prompts)
 
 
 def _biases(logits: Array, factor: Array, scene: Scene) -> Array:
@@ -132,24 +184,31 @@ def _biases(logits: Array, factor: Array, scene: Scene) -> Array:
     return biases - biases.mean(-1, keepdims=True)
 
 
-def exact(scene: Scene, table: Array, right: Array) -> Exact:
+_NONE = np.zeros(1, dtype=bool)
+
+
+def exact(scene: Scene, table: Array, right: Array, ways: Array = _NONE, harder: Array = _NONE) -> Exact:
     """The exact numbers of policies.
 
     Args:
         scene: the scene.
         table: (..., states, tokens), log-probabilities.
         right: (..., prompts, steps), the right tokens.
+        ways: (..., prompts, tokens), those that are right at once.
+        harder: those of them that stay right.
 
     Returns:
         `Exact`, (...,) each: reward = mean over prompts of P("work") times the product of the probabilities of the
-        right tokens that matter, plus luck times P("guess").
+        right tokens that matter, plus luck times P("guess"); with `ways`, of P(one of them).
     """
     logps = table.reshape(*table.shape[:-2], scene.prompts, scene.length, scene.tokens)
     first = np.exp(logps[..., 0, :])
     steps = np.take_along_axis(logps[..., 1:, :], right[..., None], -1)[..., scene.free_steps :, 0]
     skill = np.exp(steps.sum(-1))
-    reward = first[..., WORK] * skill + scene.luck * first[..., GUESS]
-    means = (x.mean(-1) for x in (reward, first[..., WORK], skill, entropies(table)))
+    by_luck = scene.luck * first[..., GUESS]
+    reward = (first * ways).sum(-1) if scene.ways else first[..., WORK] * skill + by_luck
+    covered = [pass_at(4, reward), pass_at(16, reward), pass_at(64, reward), pass_at(32, (first * harder).sum(-1))]
+    means = (x.mean(-1) for x in (reward, first[..., WORK], skill, entropies(table), *covered))
     return Exact(*means)
 
 
@@ -196,6 +255,8 @@ def sample(world: World, index: int, table: Array, round: int) -> Batch:
     )
     solved = (tokens[..., 1:] == world.right[index, prompts][:, None])[..., scene.free_steps :].all(-1)
     right = np.where(tokens[..., 0] == WORK, solved, (tokens[..., 0] == GUESS) & lucky)
+    if scene.ways:
+        right = np.take_along_axis(world.ways[index, prompts], tokens[..., 0], -1)
     states = np.broadcast_to(states[:, None], tokens.shape)
     shape = groups * size, length
     rewards = (right ^ flipped).reshape(-1).astype(np.float64)

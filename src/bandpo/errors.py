@@ -19,7 +19,8 @@ def nearest(word: str, known: list[str]) -> str:
 
 def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
     """Say that a word is unknown, and what is known. That is all up to `most`, else the nearest or what was `meant`."""
-    near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
+    near = nearest(word, known) if isinstance(word, str) else ""  # None is near to "union"
+    near = near if meant is None else f", did you mean {meant!r}?"
     if len(known) <= most:
         return f"{what} must be one of {known}, got {word!r}{near}"
     return f"no {what} is called {word!r}{near or ';'} `bandpo methods` lists all"

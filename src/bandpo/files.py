@@ -85,7 +85,8 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
         if shown.count("%TAG") > 9:  # libyaml compares each with all before it
             raise yaml.YAMLError("more than nine %TAG directives")
         if _is_large(yaml.parse(text, kind)):
-            raise UserError(f"{where} is too large: more than {_YAML_NODES:,} values, counting what aliases repeat")
+            most = f"{_YAML_NODES:,} values or {YAML_BYTES:,} characters"
+            raise UserError(f"{where} is too large: more than {most}, counting what aliases repeat")
         loader = kind(text)
         node = loader.get_single_node()
         _check_node(node)
@@ -100,20 +101,32 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def _is_large(events: Iterable[Any]) -> bool:
-    """Count values before they are made, and those behind an alias each time. Raises RecursionError for depth."""
+    """Count values and characters, those behind an alias each time.
+
+    They are not made yet. Raises RecursionError for depth.
+    """
     import yaml
 
-    count, sizes, opened = 0, dict[str, int](), list[tuple[str | None, int]]()
+    values = characters = 0
+    sizes, opened = dict[str | None, tuple[int, int]](), list[tuple[str | None, int, int]]()
     for event in events:
-        count += sizes.get(event.anchor, 1) if isinstance(event, yaml.NodeEvent) else 0
-        if isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, count - 1))
+        if isinstance(event, yaml.AliasEvent):
+            repeated = sizes.get(event.anchor, (1, 0))
+            values += repeated[0]
+            characters += repeated[1]
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            characters += len(event.value)
+            sizes[event.anchor] = (1, len(event.value))
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, values, characters))
+            values += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            sizes |= {anchor: count - before} if anchor else {}
+            anchor, values_before, characters_before = opened.pop()
+            sizes[anchor] = (values - values_before, characters - characters_before)
         if len(opened) > _DEPTH:
             raise RecursionError
-        if count > _YAML_NODES:
+        if values > _YAML_NODES or characters > YAML_BYTES:
             return True
     return False
 

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-came: list[int] = []  # the signals so far; a command that ends well on one clears it
+came: list[int] = []  # the signals of the command that runs; one that ends well on a signal clears it
 
 
 def check() -> None:
@@ -29,7 +29,6 @@ def interrupting() -> Iterator[None]:
         came.append(number)
         check()
 
-    came.clear()
     alone, usual = os.environ.get("WORLD_SIZE", "1") == "1", (signal.SIG_DFL, signal.default_int_handler)
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if alone and hasattr(signal, name)]
     before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) in usual}
@@ -39,3 +38,4 @@ def interrupting() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        came.clear()  # a training that is called next in this process would end by it

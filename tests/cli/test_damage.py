@@ -222,15 +222,15 @@ def full(*arguments):
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("args", [["report", "run", "-o", "out.html"], ["table", "eval", "-o", "out.html"]])
+@pytest.mark.parametrize("args", [["report", "run", "-o", "out.html"], ["table", "eval", "-o", "out.md"]])
 @pytest.mark.parametrize("before", [None, "old"])
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, capsys, monkeypatch, args, before):
     if before:
-        Path("out.html").write_text(before)
+        Path(args[-1]).write_text(before)
     monkeypatch.setattr(os, "fsync", full)
     assert main(args) == 2
-    assert capsys.readouterr().err == "error: out.html: No space left on device\n"
-    assert (Path("out.html").read_text() if before else not Path("out.html").exists()) == (before or True)
+    assert capsys.readouterr().err == f"error: {args[-1]}: No space left on device\n"
+    assert (Path(args[-1]).read_text() if before else not Path(args[-1]).exists()) == (before or True)
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 

@@ -135,7 +135,7 @@ def test_watch_ends_at_the_next_look(tmp_path, monkeypatch, name, code):
     monkeypatch.setattr(Watch, "look", interrupted)
     monkeypatch.setattr(show_watch, "_PAUSE", 0)
     assert main(["watch", str(log), "--every", "0.01"]) == code
-    assert signals.came == ([signal.SIGTERM] if code else [])
+    assert signals.came == []  # a training that is called next does not end by it
 
 
 def test_whatever_has_a_bar_ends_at_the_next_turn_but_not_a_thread_beside_it():

@@ -204,7 +204,7 @@ def test_in_verls_reward_worker_and_gone_with_it(tmp_path):
 def test_the_recorded_rows_are_what_verls_scorers_say():
     """Of docs/evaluate.md; the others are tested where TRL is."""
     pytest.importorskip("math_verify")
-    scorers = scripts.load("benchmarks/scorers.py")
+    scorers = scripts.load("research/measurements/scorers.py")
     rows, found = scorers.read_rows(scorers.ROWS), scorers.scores()
     assert set(found) == {"math", "dapo-strict", "verl math_dapo", "verl math_verify"}
     for name, column in found.items():

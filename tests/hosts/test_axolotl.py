@@ -1,6 +1,6 @@
 """axolotl's plug-in: its settings, and trainings through axolotl's own `load_cfg` and `train` where it is installed.
 
-`python benchmarks/axolotl_versions.py` makes such an environment.
+`python -m research.measurements.axolotl_versions` makes such an environment.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The lines of our pages, through each trainer's own configuration, where it is installed as its README says.
 
-`python benchmarks/host_installs.py` installs them, each in an environment of its own.
+`python -m research.measurements.host_installs` installs them, each in an environment of its own.
 """
 
 import importlib

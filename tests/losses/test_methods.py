@@ -451,6 +451,8 @@ def test_the_lab_runs_methods_and_refuses_those_that_trl_cannot_run(tmp_path):
         plan("tail", ["dis"], [0], tmp_path)
     with pytest.raises(UserError, match=r"^no method or rule is called 'gsspo', did you mean 'gspo'\? "):
         plan("tail", ["gsspo"], [0], tmp_path)
+    with pytest.raises(ValueError, match=r"^no method or rule is called None; `bandpo methods` lists all$"):
+        method(None)
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -32,7 +32,6 @@ from bandpo_runs.reports.runs import (
     show,
     summarize,
 )
-from research.rules.decaying import Decaying
 
 
 def make_page(tmp_path: Path, **options) -> str:
@@ -603,4 +602,3 @@ def test_a_rule_that_needs_more_than_p_is_drawn_by_the_bound_that_binds():
     p = np.array([0.01, 0.5])
     low, high = ratio_bounds(BySign(Clip(0.1, 0.4), Clip(0.3, 0.2)), p)
     assert (low, high) == (pytest.approx([0.7, 0.7]), pytest.approx([1.4, 1.4]))
-    assert ratio_bounds(Decaying(Clip(0.2, 0.2), "eps_high", 0.1, 10), p)[1] == pytest.approx([1.2, 1.2])

@@ -28,7 +28,7 @@ def test_dapo_reads_a_box_where_no_answer_is_stated(text):
 
 
 def test_dapo_gives_what_verl_gave_on_the_recorded_cases():
-    scorers = load("benchmarks/scorers.py")
+    scorers = load("research/measurements/scorers.py")
     rows = scorers.read_rows(scorers.ROWS)
     graded = grade([row["text"] for row in rows], [row["answer"] for row in rows], "dapo")
     assert [int(each.score) for each in graded] == [int(row["verl math_dapo"]) for row in rows]

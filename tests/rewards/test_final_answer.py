@@ -127,7 +127,7 @@ def test_the_unit_beside_a_box_is_the_answer_s():
 
 def test_where_the_answers_of_tricky_texts_stand():
     """All that are whole texts; test_grading.py has the others."""
-    scorers = load("benchmarks/scorers.py")
+    scorers = load("research/measurements/scorers.py")
     cases = [case for case in scorers.tricky("answer") if case.whole]
     assert len(cases) > 300
     assert scorers.misjudged(cases) == []

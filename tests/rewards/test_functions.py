@@ -136,6 +136,13 @@ def test_right_answers_may_stand_in_other_columns(reward):
         reward(text)
 
 
+@pytest.mark.parametrize("answer", ["7", [["7", "8"]]], ids=["a text", "a list of answers"])
+def test_a_column_that_is_no_list_of_answers_is_refused_as_by_grade(answer):
+    for reward in (math_reward, dapo, dapo_strict):
+        with pytest.raises(TypeError, match=r"^answers must be a list of texts or numbers, each one right answer"):
+            reward(["Answer: 7"], answer)
+
+
 def test_the_share_that_cannot_be_read_is_logged(monkeypatch):
     logged = {}
     monkeypatch.setattr(grading, "pool", lambda: SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks)))

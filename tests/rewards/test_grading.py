@@ -1,4 +1,4 @@
-"""The two scorers: what counts as the answer, and when it is right. Their cases are in benchmarks/scorers.py."""
+"""The two scorers: what counts as the answer, and when it is right. Cases: research/measurements/scorers.py."""
 
 import importlib.util
 import random
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def scorers():
-    return load("benchmarks/scorers.py")
+    return load("research/measurements/scorers.py")
 
 
 # ---- the table
@@ -353,7 +353,7 @@ plain = [value(text) for text in texts]
 assert ours == plain, [x for x in zip(texts, ours, plain) if x[1] != x[2]]
 print(sum(x != "None" for x in ours), len(ours))
 """
-    rewards = load("benchmarks/rewards.py")
+    rewards = load("research/measurements/rewards.py")
     pairs = rewards._parser_pairs(rewards.made(5, group=1, count=80))
     soup = (grading._by_value(text, "x+1") for text in rewards.hostile(5, 80))
     texts = {text for pair in pairs for text in pair.values}
@@ -406,7 +406,7 @@ def test_commands_that_both_have_and_the_whole_line(answer, right):
 
 
 def test_hostile_strings_are_wrong_and_cost_little():
-    texts = [text for text in load("benchmarks/rewards.py").hostile(1, 1008) if "{9^" not in text]
+    texts = [text for text in load("research/measurements/rewards.py").hostile(1, 1008) if "{9^" not in text]
     began, before = time.monotonic(), comparisons.pool().map([["1", "2"]])
     grades = grade(texts, ["\\frac{\\sqrt{3}}{2}"] * len(texts))
     assert before == [[False, "2"]]

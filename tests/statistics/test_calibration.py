@@ -114,7 +114,7 @@ def test_tokens_of_one_response_are_not_independent():
 def test_the_interval_holds_the_number_of_the_population_as_often_as_it_says():
     """200 samples of 100 responses; of a fair interval 95 % hold it, more or less 3.
 
-    benchmarks/calibration.py has more.
+    research/measurements/calibration.py has more.
     """
     generator = np.random.default_rng(5)
     population = simulated(generator, 200_000)[0]

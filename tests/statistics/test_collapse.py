@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return load("benchmarks/collapse.py")
+    return load("research/measurements/collapse.py")
 
 
 def like_the_papers(at=340, length=800, seed=0, entropy_after=0.02):
@@ -214,8 +214,8 @@ def test_logs_without_a_reward_are_refused(tmp_path, text, message):
 
 
 def test_the_tables_of_the_page_are_those_of_the_rows(benchmark, monkeypatch):
-    """If not: `python benchmarks/interval_coverage.py --page` and `python benchmarks/collapse.py --page`."""
-    coverage = load("benchmarks/interval_coverage.py")
+    """If not: `python -m research.measurements.interval_coverage --page`, and `collapse` with `--page`."""
+    coverage = load("research/measurements/interval_coverage.py")
     text = (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
         rows = script.read_rows(script.ROWS)

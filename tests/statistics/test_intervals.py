@@ -1,4 +1,4 @@
-"""Intervals against what must hold of them; their coverage in small (benchmarks/interval_coverage.py measures it)."""
+"""Intervals against what must hold of them; their coverage in small (measured by interval_coverage.py)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_average_adds_variances():
 
 @pytest.fixture(scope="module")
 def coverage():
-    return load("benchmarks/interval_coverage.py")
+    return load("research/measurements/interval_coverage.py")
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 1.2), (0.0, 1.0)])  # deviations; 0: of pairs there is one

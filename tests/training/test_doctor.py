@@ -320,7 +320,7 @@ def test_gpus_that_are_not_seen_are_told(monkeypatch):
 
 
 def test_the_versions_for_gpus_are_those_of_the_list():
-    pins = (Path(__file__).parents[2] / "constraints-gpu.txt").read_text(encoding="utf-8").replace("_", "-")
+    pins = (Path(__file__).parents[2] / "constraints/gpu.txt").read_text(encoding="utf-8").replace("_", "-")
     missing = [name for name, number in module.FOR_GPUS.items() if not re.search(f"{name}(==|-){number}\\b", pins)]
     assert missing == []
 

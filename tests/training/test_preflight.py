@@ -144,7 +144,10 @@ def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path):
     full, lines = prepare(yaml.safe_load(Path(SMOLLM2_RECIPE).read_text()))
     config = build(full)
     assert (config.rounds, config.data.eval_size, config.output) == (20, 400, "runs/smollm2/band-kl-0.05")
-    assert "about 4.8 GB of memory and 5.4 GB of disk" in lines[1]
+    assert "about 4.8 GB of memory and 3.8 GB of disk" in lines[1]  # the model and two checkpoints
+    for rounds, disk in ((2, "2.2 GB"), (100, "5.4 GB")):
+        full, lines = prepare(yaml.safe_load(Path(SMOLLM2_RECIPE).read_text()) | {"rounds": rounds})
+        assert f" {disk} of disk" in lines[1]
 
 
 def test_a_name_is_a_folder_or_the_hubs(home, monkeypatch):

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import pytest
 import torch
-import yaml
-from regions import parse_region
 from torch import Tensor
 
-import bandpo
-from bandpo import Band, BySign, Capped, Clip, Context, Intersect, Objective, policy_loss
-from bandpo.explain import explain
+from bandpo import Band, Capped, Clip, Context, Intersect, Objective, policy_loss
 from bandpo.testing import check_trust_region
-from bandpo.trust_regions import trust_region
-from bandpo.trust_regions.base import depends_on_probability
-from research.rules import batch as rules
 from research.rules.batch import EntropyRatio, GroupClip, Stale
 
 F64 = torch.float64
@@ -42,7 +34,7 @@ def batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Tensor]:
     return {"logps": new, "old_logps": old, "advantages": advantages, "response_mask": mask}
 
 
-def known(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
+def of_batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(seed + 100)
     then = torch.rand(rows, columns, generator=rng, dtype=F64)
     return {
@@ -87,21 +79,8 @@ def test_the_contract_of_every_rule(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_a_node_a_short_word_and_a_label(rule):
-    assert trust_region(yaml.safe_load(yaml.safe_dump(rule.to_config()))) == rule
-    assert parse_region(str(rule.to_config()).replace("'", "")) == rule
-    assert sum(each.label == rule.label for each in RULES) == 1
-    assert eval(repr(rule), vars(bandpo.trust_regions) | vars(rules)) == rule
-    if isinstance(rule, Intersect):
-        with pytest.raises(ValueError, match="needs more than p to have bounds; give the rules that it is made of"):
-            explain(rule, [0.1])
-    else:
-        assert explain(rule, [0.1]).startswith(f"{rule.label}: {{type: research.rules.batch:{type(rule).__name__}, ")
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_padding_reaches_nothing_and_nan_shows(rule):
-    data, more = batch(), known()
+    data, more = batch(), of_batch()
     mask = data["response_mask"]
     plain = gradient(data, rule, **more)
     assert plain.isfinite().all()
@@ -116,7 +95,7 @@ def test_padding_reaches_nothing_and_nan_shows(rule):
 
 def test_what_is_not_known_of_a_token_gives_nan():
     first = torch.arange(7)[None] == 0
-    data, more = batch(), known()
+    data, more = batch(), of_batch()
     for rule, name in (
         (EntropyRatio(Clip()), "entropies"),
         (EntropyRatio(Clip()), "old_entropies"),
@@ -141,7 +120,7 @@ def test_what_a_rule_needs_is_named(rule, field):
     with pytest.raises(ValueError, match=rf"{type(rule).__name__} needs context\.{field}, which was not given"):
         rule.bounds(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"EntropyRatio needs context\.old_entropies"):
-        policy_loss(**batch(), objective=EntropyRatio(Clip()), entropies=known()["entropies"])
+        policy_loss(**batch(), objective=EntropyRatio(Clip()), entropies=of_batch()["entropies"])
 
 
 @pytest.mark.parametrize(
@@ -163,20 +142,6 @@ def test_what_a_rule_needs_is_named(rule, field):
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_which_of_them_see_probabilities():
-    clip, band = Clip(0.1, 0.3), Band()
-    for make in (
-        EntropyRatio,
-        lambda part: BySign(part, clip),
-    ):
-        assert depends_on_probability(make(band))
-        assert not depends_on_probability(make(clip))
-    assert not any(map(depends_on_probability, (GroupClip(0.1, 0.3, 4), Stale(Clip(0.1, 0.1)))))
-    assert Objective(GroupClip(3e-3, 5e-3, 8), ratio="sequence-mean").trust_region == GroupClip(3e-3, 5e-3, 8)
-    with pytest.raises(ValueError, match="must be made of Clip for ratio 'sequence-mean'"):
-        Objective(Capped(Band(), 3.0), ratio="sequence-mean")
 
 
 # ---- the formulas
@@ -212,7 +177,7 @@ def test_entropy_ratio_is_open_and_outside_nothing_moves(region):
 
 def test_entropy_ratio_drops_tokens_or_holds_them():
     """Two-sided masking has no gradient outside the band, clipping still one that leads back to r = 1."""
-    data, more = batch(rows=20), known(rows=20)
+    data, more = batch(rows=20), of_batch(rows=20)
     mask = data["response_mask"]
     ratio = (more["entropies"] + 1e-8) / (more["old_entropies"] + 1e-8)
     outside = ((ratio <= 0.95) | (ratio >= 1.05)) & mask
@@ -247,47 +212,11 @@ def test_stale_has_the_gradient_of_an_interpolated_anchor(d):
     data["logps"] = (data["old_logps"] + 2 * (data["logps"] - data["old_logps"])).clamp(max=-1e-3)
     staleness = torch.randint(0, 6, (40,)) if d is None else torch.full((40,), d)
     expected = by_interpolated_anchor(data, staleness, Clip(0.2, 0.28))
-    for given in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
-        found = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": given})
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
+    for age in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
+        slope = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": age})
+        torch.testing.assert_close(slope, expected, rtol=1e-12, atol=1e-15)
     plain = gradient(data, Clip(0.2, 0.28))
-    assert torch.equal(plain, found) == (d in (0, 1))
-
-
-def test_a_band_of_an_interpolated_anchor_is_another_rule():
-    """Which is why `Stale` refuses it: from prox it measures with the probability of prox, which is not known."""
-    data = batch(rows=40, columns=8)
-    expected = by_interpolated_anchor(data, torch.full((40,), 3), Band("kl", 0.02))
-    bounds = Band("kl", 0.02).bounds(data["old_logps"])
-    wide = (3 * bounds.log_low, 3 * bounds.log_high)
-    far = data["logps"] - data["old_logps"]
-    up = data["advantages"][:, None] > 0
-    kept = torch.where(up, far <= wide[1], far >= wide[0])
-    found = gradient(data, Clip(1.0, math.inf)) * kept
-    assert not torch.allclose(found, expected)
+    assert torch.equal(plain, slope) == (d in (0, 1))
 
 
 # ---- in words
-
-
-def test_labels_name_the_parts():
-    band, clip = Band("kl", 0.05), Clip(0.2, 0.2)
-    assert GroupClip(3e-3, 5e-3, 8).label == "Clip 0.003/0.003..0.005 by the right ones of 8"
-    assert EntropyRatio(band).label == "Band-KL 0.05 for entropy ratios in 0.95..1.05"
-    assert Stale(clip).label == "GRPO 0.2/0.2 times staleness"
-
-
-def test_short_words():
-    assert parse_region("stale:clip:0.2:0.28") == Stale(Clip(0.2, 0.28))
-    with pytest.raises(ValueError, match=r"a rule of type stale is written stale:region$"):
-        parse_region("stale")
-
-
-def test_each_is_explained_by_the_rules_that_it_is_in_turn():
-    text = explain(EntropyRatio(Band("kl", 0.05)), [0.1])
-    assert "Band-KL 0.05 (entropy ratio in 0.95..1.05)  " in text
-    assert re.search(r"Ratio 1 \(elsewhere\) +0.1 to 0.1 ", text)
-    text = explain(GroupClip(0.1, 0.3, 4), [0.1])
-    assert re.search(r"Clip 0.1/0.3 \(one right answer\) +0.09 to 0.13 ", text)
-    assert "GRPO 0.1/0.1 (all right)  " in text
-    assert "(staleness 1)" in explain(Stale(Clip()), [0.1])

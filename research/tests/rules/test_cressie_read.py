@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
@@ -50,8 +49,8 @@ def test_bounds_agree_with_the_definition_at_100_digits(order, delta):
 def test_a_table_has_what_the_solver_finds(order, delta):
     kind = cressie_read(order)
     log_p = torch.cat([GRID.float(), torch.tensor([0.0, -1e-45, -700.0, -1e30, -torch.inf])])
-    found, solved = BandTable(kind, delta).bounds(log_p), band_bounds(log_p.double(), kind, delta)
-    for a, b in ((found.log_low, solved.log_low), (found.log_high, solved.log_high)):
+    looked_up, solved = BandTable(kind, delta).bounds(log_p), band_bounds(log_p.double(), kind, delta)
+    for a, b in ((looked_up.log_low, solved.log_low), (looked_up.log_high, solved.log_high)):
         torch.testing.assert_close(a.clamp(min=-1000), b.clamp(min=-1000).float(), rtol=5e-7, atol=1e-45)
 
 
@@ -82,14 +81,6 @@ def test_power_divergences_are_continuous_across_both_kinds_of_kl(order):
             clear = at.log_low > -40  # further down, the ratio is 0 in any float, and the tail depends on the order
             torch.testing.assert_close(near.log_low[clear], at.log_low[clear], rtol=100 * step, atol=1e-14)
             torch.testing.assert_close(near.log_high, at.log_high, rtol=100 * step, atol=1e-14)
-
-
-@pytest.mark.parametrize("order", [21, math.nan, math.inf, True, "0.5", None])
-def test_an_order_that_is_no_number_in_range_is_refused(order):
-    with pytest.raises(
-        ValueError, match=re.escape(f"order of cressie_read must be a number in [-20, 20], got {order!r}")
-    ):
-        cressie_read(order)
 
 
 def test_a_power_divergence_goes_to_yaml_and_back():

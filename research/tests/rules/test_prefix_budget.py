@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from budget_promises import BudgetPromises, batch
-from regions import parse_region
 
-from bandpo import Context
+from bandpo import Context, Objective, policy_loss
+from bandpo.testing import check_objective, check_trust_region
+from bandpo.trust_regions import trust_region
 from research.rules.batch import PrefixBudget
 
 F64 = torch.float64
+REGIONS = [PrefixBudget(), PrefixBudget("kl", 0.1, 0.002, 1)]
+of_both = pytest.mark.parametrize("region", REGIONS, ids=repr)
+
+
+def batch(rows, columns, seed=0, spread=0.7):
+    """Old and new log-probabilities: likely tokens and rare ones, of which none has become sure."""
+    rng = torch.Generator().manual_seed(seed)
+    power = torch.randint(1, 4, (rows, columns), generator=rng)
+    p = 0.005 + 0.98 * torch.rand(rows, columns, generator=rng, dtype=F64) ** power
+    moved = spread * torch.randn(rows, columns, generator=rng, dtype=F64)
+    return p.log(), (p.log() + torch.minimum(moved, -0.9 * p.log()))
 
 
 def test_the_radius_of_a_prefix_is_the_papers_in_a_loop():
@@ -61,28 +70,36 @@ def test_a_move_that_costs_infinitely_much_leaves_nothing_for_what_follows():
     assert (bounds.log_high[0, :2] > 0.1).all()
 
 
-REGIONS = [PrefixBudget(), PrefixBudget("kl", 0.1, 0.002, 1)]
+@of_both
+def test_it_keeps_what_every_rule_promises(region):
+    old = torch.linspace(-12, -1e-3, 64, dtype=F64)[None]
+    check_trust_region(region, Context(logps=(old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)))
+    check_objective(Objective(region, apply="mask"))
+    assert trust_region(region.to_config()) == region
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=repr)
-class TestPrefixBudget(BudgetPromises):
-    of_one_token = "first token"
+@of_both
+def test_padding_and_nan_reach_no_other_token(region):
+    old, new = batch(3, 6, seed=9)
+    mask = torch.arange(6) < torch.tensor([[6], [4], [0]])
+    bounds = region.bounds(old, Context(response_mask=mask, logps=new))
+    noise = torch.where(mask, new, torch.nan)
+    same = region.bounds(torch.where(mask, old, torch.nan), Context(response_mask=mask, logps=noise))
+    assert torch.equal(same.log_low[mask], bounds.log_low[mask])
+    assert torch.equal(same.log_high[mask], bounds.log_high[mask])
+    broken = region.bounds(torch.where(torch.arange(6) == 2, torch.nan, old), Context(mask, logps=new))
+    assert (broken.log_low.isnan() == (torch.arange(6) == 2)).all()
+    assert (broken.log_high.isnan() == (torch.arange(6) == 2)).all()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: PrefixBudget("tv", math.inf), r"delta of PrefixBudget must be a number in \(0, inf\), got inf"),
-        (lambda: PrefixBudget("tv", 0.1, -1), r"budget of PrefixBudget must be a number in \[0, inf\), got -1"),
-        (lambda: PrefixBudget("tv", 0.1, 0.1, 0), r"least_weight of PrefixBudget must be a number in \(0, 1\], got 0"),
-        (lambda: PrefixBudget("tw"), "divergence must be one of .*, got 'tw'"),
-    ],
-)
-def test_what_is_wrong_is_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_labels_and_short_words():
-    assert PrefixBudget().label == "Prefix-tv 0.15, 0.015 a token, weights to 0.8"
-    assert parse_region("prefix_budget:kl:0.1:0.002") == PrefixBudget("kl", 0.1, 0.002)
+@of_both
+def test_a_token_may_be_impossible_or_sure(region):
+    old = torch.tensor([[-torch.inf, 0.0, -1e30, -1.0, -700.0, 1e-6, -1e-7, -1.0]])
+    new = torch.tensor([[-1.0, -0.5, -2.0, -torch.inf, -0.01, 0.0, 0.0, 0.0]])
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        bounds = region.bounds(old.to(dtype), Context(logps=new.to(dtype)))
+        assert (bounds.log_low <= 0).all()
+        assert (bounds.log_high >= 0).all()
+    leaf = new.clone().requires_grad_()
+    loss, _ = policy_loss(leaf, old, torch.ones(1), torch.ones(1, 8), region)
+    assert torch.autograd.grad(loss, leaf)[0].isfinite().all()

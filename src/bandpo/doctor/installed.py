@@ -12,18 +12,18 @@ from collections.abc import Iterator
 
 from . import Finding, Level
 
-# What bandpo is tested with (constraints.txt and constraints-verl.txt), and the releases that its integrations need.
+# What bandpo is tested with (constraints/), and the releases that its integrations need.
 TESTED: dict[str, tuple[str, ...]] = {
     "torch": ("2.13.0",),
-    "trl": ("1.16.0", "0.24.0"),  # and some between, benchmarks/trl_versions.csv
+    "trl": ("1.16.0", "0.24.0"),  # and some between, research/measurements/trl_versions.csv
     "transformers": ("5.23.0", "5.10.4"),  # with TRL, with verl
-    "verl": ("0.9.1", "0.9.0", "0.8.0", "0.7.1"),  # benchmarks/verl_versions.csv
+    "verl": ("0.9.1", "0.9.0", "0.8.0", "0.7.1"),  # research/measurements/verl_versions.csv
     "ray": ("2.60.0",),
     "vllm": ("0.28.0",),
     "TransferQueue": ("0.1.11",),
     "flash-attn": (),
 }
-# What verl 0.9.1 names for GPUs (constraints-gpu.txt). No GPU run of ours stands behind it.
+# What verl 0.9.1 names for GPUs (constraints/gpu.txt). No GPU run of ours stands behind it.
 FOR_GPUS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
 # What verl needs beside torch, and for what.
 FOR_VERL = {

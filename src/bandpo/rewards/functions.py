@@ -86,11 +86,14 @@ def read_number(text: str) -> Decimal | None:
     return Decimal(digits)
 
 
-def _golds(answer: list[Any] | None, columns: Mapping[str, Any]) -> list[str]:
+def _golds(answer: list[Any] | None, columns: Mapping[str, Any]) -> Any:
     """Return the right answers, of the usual columns. A field `ground_truth`, as verl's data have, is taken out."""
     for column in (answer, *(columns.get(name) for name in ("ground_truth", "solution", "reward_model"))):
+        if isinstance(column, str):  # `grade` refuses it, and a list in the place of an answer
+            return column
         if column is not None:
-            return [str(each.get("ground_truth") if isinstance(each, Mapping) else each) for each in column]
+            golds = [each.get("ground_truth") if isinstance(each, Mapping) else each for each in column]
+            return [each if isinstance(each, list) else str(each) for each in golds]
     there = ", ".join(name for name, value in columns.items() if isinstance(value, list)) or "none"
     raise ValueError(f"right answers must be in a column answer, ground_truth or solution; the columns are {there}")
 

@@ -34,9 +34,9 @@ LIMITS = {
     "a rule that solves the task sooner: compare it at equal reward, not at equal rounds. Other rules with a wide "
     "upper side, such as a plain Clip(0.2, 1.0), do about the same here, and so does no clip at all. The early tail "
     "share says where a rule clips; it does not predict speed.",
-    "storm": "The storm scene asks what a clip protects. Over five seeds (benchmarks/lab.csv), training without a clip "
-    "mostly lost a skill that was there, and every clip mostly kept it. An unlucky seed was lost under all rules. A "
-    "few seeds on one small task show that a clip matters; they do not rank the clips.",
+    "storm": "The storm scene asks what a clip protects. Over five seeds (research/measurements/lab.csv), training "
+    "without a clip mostly lost a skill that was there, and every clip mostly kept it. An unlucky seed was lost under "
+    "all rules. A few seeds on one small task show that a clip matters; they do not rank the clips.",
     "rare-and-noisy": "The rare-and-noisy scene asks whether a rare strategy lives until it has been learned. A few "
     "rewards are inverted. Under GRPO’s clip about a third of the runs lost it for good (5 of 16, "  # noqa: RUF001
     "research/measurements/fast_lab_search.csv). The count of lost runs decides, and it takes dozens of seeds to "

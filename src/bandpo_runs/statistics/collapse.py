@@ -6,7 +6,7 @@ with it: up to 1.5 times its lowest before the break or more, or down to half of
 A reward that falls while the entropy stays is reported as such: harder data do so too. A reward that comes back above
 the line for `window` points in a row has recovered.
 
-benchmarks/collapse.py measures false alarms and delay on made logs and on runs of the lab;
+research/measurements/collapse.py measures false alarms and delay on made logs and on runs of the lab;
 research/pages/evaluation_measured.md has them.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -263,8 +264,10 @@ def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, re
             f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free: take a smaller "
             "trainer.per_device_train_batch_size, --lora, or a smaller model"
         )
-    # The model, and two checkpoints and a third that is being written, of weights and both of Adam's numbers.
-    disk = 0 if full.get("lora") else (40 if full.get("save_every") else 4) * model.parameters
+    # The model, and at most two checkpoints and a third that is being written, of weights and both of Adam's numbers.
+    every = full.get("save_every")
+    checkpoints = min(3, math.ceil(full["rounds"] / every)) if every else 0
+    disk = 0 if full.get("lora") else (4 + 12 * checkpoints) * model.parameters
     output = Path(full["output"]).absolute()
     free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
     if disk > free and not resume:  # what is resumed has its checkpoints

@@ -1,0 +1,387 @@
+r"""Where scorers disagree: ours, verl's and TRL's, on answers whose rightness is plain to see.
+
+    python -m research.measurements.scorers    # what the scorers of this environment say
+    python -m research.measurements.scorers --write    # and write it to scorers.csv; columns of others stay as they are
+    python -m research.measurements.scorers --tricky    # what `math` misjudges of tricky.yaml, in four forms
+    python -m research.measurements.scorers --tricky --write    # and write it to tricky.csv, tricky_counts.csv
+    python -m research.measurements.scorers --page    # research/pages/scorers.md from the rows
+
+TRL's scorer needs the environment of `constraints/base.txt`, verl's two that of `constraints/verl.txt`.
+"""
+
+import argparse
+import importlib.util
+import logging
+import re
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from bandpo.rewards.grading import grade
+from research.csv_rows import read_rows, write_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
+READING = Path(__file__).with_name("reading.csv")
+COUNTS = Path(__file__).with_name("tricky_counts.csv")
+ROWS, PAGE = Path(__file__).with_suffix(".csv"), ROOT / "research/pages/scorers.md"
+
+# (text, right answer, whether a reader would call it right)
+CASES = [
+    ("Answer: $42$", "42", 1),
+    ("answer:\\boxed{42}", "42", 1),
+    ("Answer: x=5", "5", 1),
+    ("Answer: 1,000", "1000", 1),
+    ("Answer:\n42", "42", 1),
+    ("**Answer:** 42", "42", 1),
+    ("**Answer: 42**", "42", 1),
+    ("Answer: 42.", "42", 1),
+    ("Answer: 42.0", "42", 1),
+    ("The final answer is \\boxed{42}", "42", 1),
+    ("Answer: \\(42\\)", "42", 1),
+    ("Answer: $$42$$", "42", 1),
+    ("Answer: 0.5", "\\frac{1}{2}", 1),
+    ("Answer: \\frac{1}{2}", "0.5", 1),
+    ("Answer: \\frac{1}{2}", "\\dfrac{1}{2}", 1),
+    ("Answer: 33", "033", 1),
+    ("Answer: 033", "33", 1),
+    ("Answer: 27", "27.0", 1),
+    ("Answer: \\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}", 1),
+    ("Answer: $1+2x$", "2x+1", 1),
+    ("Answer: $\\{2, 1\\}$", "\\{1,2\\}", 1),
+    ("Answer: $\\left(1, 2\\right)$", "(1,2)", 1),
+    ("Answer: 42 apples", "42", 1),
+    ("Answer: 90^\\circ", "90", 1),
+    ("Answer: 1\\,000", "1000", 1),
+    ("Answer: \\text{Tuesday}", "Tuesday", 1),
+    ("So the answer is 42.", "42", 1),
+    ("Answer:\n$$\n42\n$$\nThat is all.", "42", 1),
+    ("Answer: 42\n" + "We are done. " * 30, "42", 1),
+    ("Answer: 43", "42", 0),
+    ("Answer: -42", "42", 0),
+    ("Answer: 42 or 43", "42", 0),
+    ("Answer: 42, 43", "42", 0),
+    ("Answer: $x + 42$ apples", "42", 0),
+    ("Answer: 0.3333", "\\frac{1}{3}", 0),
+    ("Answer: (0, 1)", "[0, 1)", 0),
+    ("Answer: a square", "", 0),
+    ("\\boxed{42} is wrong, so \\boxed{43}", "42", 0),
+    ("Answer: 42\nNo, wait.\nAnswer: 43", "42", 0),
+    ("The sum is 42", "42", 0),
+]
+SCORERS = ["math", "dapo-strict", "verl math_dapo", "verl math_verify", "TRL accuracy_reward"]
+COLUMNS = ["text", "answer", "right", *SCORERS]
+
+INTRODUCTION = r"""# The scorers
+
+- **`math`**, the default, finds the last answer that a text states and compares values: 1/2 is 0.5 is
+  `\frac{1}{2}`. An answer that it is not sure about is wrong. Answers are compared in separate processes, so that
+  none can stop a training.
+- **`dapo-strict`** compares strings, as the paper's public runs did. Use it to compare with those runs; its faults
+  are known. **`dapo`** does so as verl does since 0.9.1.
+
+`bandpo.rewards.grade(texts, answers, scorer)` grades texts. As rewards they have these names in a recipe,
+`bandpo.rewards.math_reward`, `dapo_strict` and `dapo` in a TRL script, `compute_score`, `compute_score_dapo_strict` and
+`compute_score_dapo` of `pkg://bandpo.rewards` in verl (`reward.custom_reward_function`). Right is 1 and wrong 0; in
+verl 1 and -1.
+
+## Where the answer stands
+
+What follows the end of a turn (`<|im_end|>`, `</s>`) and the thinking are taken off first: all up to the last
+`</think>`, `[/THINK]` or its like. A block that is never closed holds no answer. If the prompt opened it, say so:
+`grade(..., thinking="opened")`; `bandpo eval` knows it from the template. Then the last statement counts, whatever
+its kind:
+
+| form | examples |
+|---|---|
+| a box | `\boxed{7}`, `\fbox{7}`, `\boxed 7`, in `$..$`, `\(..\)`, `\[..\]`, bold, or behind `=`, `\implies`, words |
+| a line or heading | `Answer: 7`, `**Final Answer**` above `7`, `Respuesta: 7`, `【答案】7` |
+| a JSON field | `{"answer": "7"}` |
+| GSM8K's mark | `#### 7` |
+| a tag | `<answer>7</answer>` |
+| a sentence | `the answer is 7`, `the correct option is (D)`, `7 is the answer`, `故选D` |
+| a last line with nothing but an answer | `7`, `**7**`, `D`, `Result: $x = 7$`, `\[x = 7\]` |
+
+A box is the answer, in any script, unless something takes it back. Unknown words change nothing. It is none where
+arithmetic touches it: `2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`. Nor is a box that words negate,
+doubt, take a part of or take back ("not \boxed{7}", "perhaps \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong").
+`words.yaml` has such words for eleven languages and some for others, and the labels ("Answer:") of some forty.
+
+A sentence counts if only its paragraph and a short closing follow it, and no "wait" or "alternatively": where the text
+goes on, it was a thought; behind a closed thought, or in the first paragraph, an explanation may follow. "Perhaps" and
+"should be" state nothing. The last 10,000 characters are looked at, and in them the last 50 statements.
+
+Boxes that stand together are a list if the right answer is one; else the last counts behind "and", and each must be
+right behind a comma or "or". A note about the answer ("Confidence in this answer: 95%") states none, nor does a
+sentence such as "She has 7 apples". An answer of more than 500 characters is not read.
+
+| set | written | right | read | wrong | rewarded | math-verify |
+|---|---|---|---|---|---|---|
+{reading}
+
+Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
+right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults.
+Answers of models have the verdict of whoever published them, or math-verify's where there is none.
+[reading.py](../measurements/reading.py) names their sources, and [its rows](../measurements/reading.csv) have each set.
+
+The rewarded wrong ones were looked at: nearly all state the right answer in another form, such as `10^{-8}` for 1e-8,
+a finite decimal for a mixed number, the same list in another order, or a JSON field that the publisher did not read.
+Not read are mostly sentences without any of the forms above, as a base model writes, texts that were cut off, and
+numbers that were to be rounded.
+
+    python -m research.measurements.reading sets --write
+
+## What is right
+
+- *Words* before and behind a value are dropped, unless one may change it: "half of 7", "about 7", "7 is wrong".
+- *Exact values* are equal only if their difference is zero, also in lists, intervals and matrices:
+  `\frac{1}{2^{98}}` is not `\frac{1}{2^{99}}`. For what a decimal cannot write out (1/3, `\pi`), six places or more
+  must be right. Two decimals of eight digits or more agree to the places of the shorter, and a float as a computer
+  prints it (15 digits) to a billionth.
+- *Undefined parts*: an expression that holds `\ln 0` or 1/0 is never right. An infinity is right only for the same
+  one.
+- *Lists and sets.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`.
+- *Rows.* Numbers with only spaces between them, such as `0 1 1`, are compared one by one.
+- *Units.* Where the right answer has a unit, another one is wrong and none is right. A bare right answer leaves it
+  open.
+- *Percent.* x % is right for x and for x/100.
+- *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
+- *Choices.* `D`, `(D)` and `D) velocity` are D, unless another letter stands there.
+- *Times* are compared part by part, and a bare 1:58 leaves a.m. or p.m. open. A *ratio* of two is its quotient: `2:3`
+  is 2/3. `10:30` is a time.
+- *Behind a box* "dozen" and the like may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
+- *Bases* are compared as they are written: 42_8 is not 42, but a bare 2516 is right for 2516_8.
+  `2e-1` and `3e+2` hold Euler's number; `3e8`, `1e-5` and `6.63e-34` are numbers.
+- *Right answers* that are a whole solution are read by its box or `####`. `None`, `nan`, `proof` and `notfound` are
+  none.
+
+Numbers are compared here; all else by [math-verify](https://github.com/huggingface/Math-Verify), with 1 s of processor
+time and 1 GiB for a comparison.
+
+## Tricky answers
+
+[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. They are graded in
+four forms; those with delimiters, a box, Markdown or several lines of their own only behind "Answer:". The scorer was
+made with them, so this is a test of it, no estimate; [these](../measurements/tricky.csv) are misjudged.
+
+{tricky}
+
+    python -m research.measurements.scorers --tricky --write
+
+## dapo-strict
+
+It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation
+(arXiv 2206.14858), equal strings. So a box alone is not an answer, `**Answer:** 42`, a full stop, `\(..\)` or a
+trailing `.0` make one wrong, and 33 is wrong for AIME's "033". `dapo` is `math_dapo` of verl 0.9.1: where "Answer:" is
+missing, a `\boxed{}` in the last 100 characters is read as it is written. Both gave verl's own scores on 60,000 made
+answers; tests/cluster/test_verl_rewards.py repeats it on 8,000.
+
+## Time and hostile answers
+
+{speed}
+
+    python -m research.measurements.rewards --write
+    python -m research.measurements.rewards --hostile 100000 --write
+    python -m research.measurements.rewards --million 1000000 --write
+    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
+
+Every answer gets a grade and a status, and none ends a run: `ok`; `unparsed`, where nothing can be read; `timeout`,
+where the comparison met its limit of time or memory, or crashed its process twice; `error`, where the scorer
+failed, which a `RuntimeWarning` tells: please report it. TRL logs their shares as `reward/unparsed` and so on.
+
+## Where scorers disagree
+
+A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says: {wrong}
+
+    python -m research.measurements.scorers --write    # in an environment with TRL, and in one with verl
+    python -m research.measurements.scorers --page
+"""
+
+
+def available() -> dict:
+    """The scorers of this environment: name -> function of texts and right answers."""
+
+    def ours(name):
+        return lambda texts, answers: [g.score for g in grade(texts, answers, name)]
+
+    scorers = {"dapo-strict": ours("dapo-strict")}
+    has_math_verify = importlib.util.find_spec("math_verify") is not None
+    if has_math_verify:
+        scorers["math"] = ours("math")
+    if importlib.util.find_spec("verl") is not None:
+        from verl.utils.reward_score import math_dapo, math_verify
+
+        def alone(score):
+            return lambda texts, answers: [score(t, a) for t, a in zip(texts, answers, strict=True)]
+
+        scorers["verl math_dapo"] = alone(lambda t, a: float(math_dapo.compute_score(t, a)["acc"]))
+        if has_math_verify:
+            scorers["verl math_verify"] = alone(math_verify.compute_score)
+    if importlib.util.find_spec("trl") is not None and has_math_verify:
+        from trl.rewards import accuracy_reward
+
+        def trl(texts, answers):
+            # It takes messages, and right answers with their delimiters; None: it cannot read the right answer.
+            scores = accuracy_reward([[{"content": text}] for text in texts], [f"${answer}$" for answer in answers])
+            return [score or 0.0 for score in scores]
+
+        scorers["TRL accuracy_reward"] = trl
+    return scorers
+
+
+# ---- tricky answers
+
+
+class Tricky(NamedTuple):
+    form: str
+    part: str
+    gold: str
+    text: str
+    right: int
+    whole: bool
+
+
+# Where the answer stands. What has delimiters, a box, Markdown or lines of its own stands behind "Answer:" only.
+FORMS = {
+    "answer": "Answer: {}",
+    "box": "\\boxed{{{}}}",
+    "sentence": "Therefore, the answer is \\boxed{{{}}}.",
+    "formula": "So we get \\(\\boxed{{{}}}\\).",
+}
+_OWN_FORM = re.compile(r"\$|\\boxed|\\fbox|\*\*|\*\w|`|__|\n|\\[(\[]")
+
+
+def tricky(form: str) -> list[Tricky]:
+    """Those that are counted. Which part an answer is in hangs on a checksum of it, not on anybody's choice."""
+    cases = []
+    for group in yaml.safe_load(TRICKY.read_text(encoding="utf-8")):
+        for verdict, right in (("right", 1), ("wrong", 0)):
+            for answer in group.get(verdict, []):
+                part = group.get("part") or ("first", "second")[zlib.crc32(f"{group['gold']}\t{answer}".encode()) % 2]
+                whole = group.get("whole", False)
+                if form != "answer" and (whole or _OWN_FORM.search(answer) or answer.count("{") != answer.count("}")):
+                    continue
+                text = answer if whole else FORMS[form].format(answer)
+                cases.append(Tricky(form, part, group["gold"], text, right, whole))
+    return cases
+
+
+def misjudged(cases: list[Tricky]) -> list[Tricky]:
+    grades = grade([case.text for case in cases], [case.gold for case in cases])
+    return [case for case, graded in zip(cases, grades, strict=True) if graded.score != case.right]
+
+
+def _reading_page() -> str:
+    rows = read_rows(READING)
+    models = [row for row in rows if row["writing"] == "as written" and not row["set"].startswith("answers")]
+    shown = [row for row in rows if row not in models]
+    total = {name: str(sum(int(row[name]) for row in models)) for name in list(rows[0])[2:-1]}
+    shown.append({"set": f"{len(models)} sets of other models", "writing": "as written", **total})
+    return "\n".join(f"| {' | '.join(_plain(row))} |" for row in shown)
+
+
+def _plain(row: dict[str, str]) -> list[str]:
+    return [_code(value) if "\\" in value or "$" in value else value for name, value in row.items() if name != "commit"]
+
+
+def _tricky_page() -> str:
+    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    for row in read_rows(COUNTS):
+        where = _code(FORMS[row["form"]].format("..."))
+        lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
+    return "\n".join(lines)
+
+
+def scores() -> dict[str, list[int]]:
+    texts, answers = [case[0] for case in CASES], [case[1] for case in CASES]
+    by_scorer = {}
+    for name, scorer in available().items():
+        scorer(texts, answers)  # on a busy machine math-verify's own limit of 5 s can strike while it is still loading
+        by_scorer[name] = [int(score) for score in scorer(texts, answers)]
+    return by_scorer
+
+
+def page() -> str:
+    rows = read_rows(ROWS)
+    wrong = {name: sum(row[name] != row["right"] for row in rows) for name in SCORERS}
+    counts = ", ".join(f"{name} {number}" for name, number in wrong.items()) + "."
+    head = INTRODUCTION.replace("{cases}", str(len(rows))).replace("{wrong}", counts)
+    return head.replace("{speed}", _speed()).replace("{tricky}", _tricky_page()).replace("{reading}", _reading_page())
+
+
+def _speed() -> str:
+    rows = {row["case"]: row for row in read_rows(ROWS.with_name("rewards.csv"))}  # the latest of each
+    lines = [
+        "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
+        "|---|---|---|---|---|",
+    ]
+    made = {name.removeprefix("made answers, "): row for name, row in rows.items() if name.startswith("made answers")}
+    for name, row in made.items():
+        latency = f"{row['p50_ms']}, {row['p99_ms']} ms" if row["p50_ms"] else ""
+        lines.append(f"| {name} | {row['per_second']} | {row['cpu_s']} s | {row['parsed'] or 'all'} | {latency} |")
+    row, hostile, million = next(iter(made.values())), rows["hostile strings"], rows["generated answers"]
+    number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
+    lines += [
+        "",
+        f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
+        f"The first, with the start of workers, took {row['first_s']} s.",
+        f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
+        f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
+        f"{hostile['parent_growth_mb']} MB, the workers to {hostile['worker_mb']} MB.",
+        "",
+        f"{int(million['answers']):,} generated answers:",
+        f"{million['exceptions']} exceptions, {million['crashes']} crashes, {million['errors']} failures of",
+        f"the scorer, {million['timeouts']} comparisons stopped.",
+    ]
+    return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("\n", "⏎").replace("|", "\\|") if text else "(empty)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--tricky", action="store_true")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)  # math-verify warns in every call
+    if args.tricky:
+        bad, counts = [], []
+        for form in FORMS:
+            cases = tricky(form)
+            wrong = misjudged(cases)
+            bad += wrong
+            total, lost = (Counter(case.right for case in some) for some in (cases, wrong))
+            counts.append({"form": form, "right": total[1], "refused": lost[1], "wrong": total[0], "rewarded": lost[0]})
+            print(counts[-1])
+        for case in bad:
+            print(case.form, case.part, "right" if case.right else "wrong", repr(case.gold), repr(case.text), sep="\t")
+        if args.write:
+            write_rows(
+                MISJUDGED, [dict(zip(Tricky._fields[:-1], case, strict=False)) for case in bad], Tricky._fields[:-1]
+            )
+            write_rows(COUNTS, counts)
+        return
+    if args.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
+    columns = scores()
+    for i, (text, answer, right) in enumerate(CASES):
+        print(
+            right, *(f"{name} {column[i]}" for name, column in columns.items()), repr(text[:50]), repr(answer), sep="\t"
+        )
+    if args.write:
+        old, rows = {(row["text"], row["answer"]): row for row in read_rows(ROWS, missing_ok=True)}, []
+        for i, (text, answer, right) in enumerate(CASES):
+            row = {**old.get((text, answer), {}), "text": text, "answer": answer, "right": right}
+            rows.append({**row, **{name: column[i] for name, column in columns.items()}})
+        write_rows(ROWS, rows, COLUMNS)
+
+
+if __name__ == "__main__":
+    main()
