@@ -1,73 +1,93 @@
-"""What a rule costs: bounds, loss and compilation, interleaved in one process on one thread.
+"""What a rule costs: bounds, loss, memory and compilation, interleaved in one process on one thread.
 
-    python -m research.measurements.cost [--repeat 60] [--cases WORD ...] [--write]
+    python -m research.measurements.cost [--verl FOLDER] [--repeat 60] [--cases WORD ...] [--no-compile] [--write]
 
-Prints medians and quartiles of the processor's time, and medians of ratios; `--write` appends them to
-cost.csv with hardware, versions and commit. `--cases` measures only those with one of the words in its name.
-The shape is 8 x 4096 tokens in float32, log-probabilities of a made-up policy with a fat tail. What a GPU takes is
-measured by gpu.py; rows of one here are those of an earlier form of this script.
+Prints medians and quartiles of the processor's time, and medians of ratios; `--write` appends them to cost.csv and
+peaks to memory.csv, with hardware, versions and commit. `--cases` measures only those with one
+of the words in its name. The shape is 8 x 4096 tokens in float32 where none is named, log-probabilities of a made-up
+policy with a fat tail. What a GPU takes is measured by gpu.py; rows of one here are those of an earlier form of this
+script. FOLDER has verl's wheel, unpacked: `pip download --no-deps verl==0.9.1`, and unzip.
 """
 
 import argparse
+import ast
 import itertools
 import platform
+import resource
 import statistics
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 import bandpo
 from bandpo import Band, Clip
-from bandpo.band import Divergence
+from bandpo.band import BandTable, Divergence
+from bandpo.losses import token_logps
 from bandpo.losses.metrics import Level
 from bandpo_runs.provenance import hardware, source_commit
 from research.csv_rows import write_rows
 
-SHAPE = (8, 4096)
+SHAPE, SMALL, LARGE = (8, 4096), (1, 1024), (64, 4096)
+MINE = Divergence("mine", lambda u: u - 1 - torch.log(u))
+# Whose radius moves, or is each token's own.
+SOLVED = {"kl": "kl", "reverse_kl": "reverse_kl", "jensen_shannon": "jensen_shannon", "an own f": MINE}
 # What is compared with what.
 RATIOS = {
-    "Clip / page (at most 1.6)": ("policy_loss Clip", "page Clip"),
-    "Band kl / page (at most 1.2)": ("policy_loss Band kl", "page Band kl"),
-    "Band kl, moving / fixed radius (at most 1.1)": ("policy_loss Band kl, a radius that moves", "policy_loss Band kl"),
-    "compiled: Clip / page (at most 1.6)": ("policy_loss Clip, compiled", "page Clip, compiled"),
-    "compiled: Band kl / page (at most 1.2)": ("policy_loss Band kl, compiled", "page Band kl, compiled"),
-    "policy_loss Band kl / Clip": ("policy_loss Band kl", "policy_loss Clip"),
+    "Band kl / Clip (at most 2.2)": ("policy_loss Band kl", "policy_loss Clip"),
+    "Band kl / page with BandTable (at most 1.1)": ("policy_loss Band kl", "page Band kl"),
+    "Clip / page": ("policy_loss Clip", "page Clip"),
+    "Clip / verl's loss (at most 1.2)": ("policy_loss Clip", "loss of verl, vanilla, with its metrics"),
     "Clip / TRL's lines, both without metrics": ("policy_loss Clip, no metrics", "loss lines TRL"),
     **{
-        f"Adaptive {name} / Band {name} (at most 1.5)": (f"policy_loss Adaptive {name}", f"policy_loss Band {name}")
-        for name in ("kl", "tv", "chi2")
+        f"Band {name}, moving / fixed radius{of} (at most 2)": (
+            f"policy_loss Band {name}, a radius that moves{of}",
+            f"policy_loss Band {name}{of}",
+        )
+        for of in ("", ", 1x1024")
+        for name in SOLVED
     },
-    "bisection / bounds kl (at least 8)": ("bisection, 50 steps, both ends", "bounds kl"),
-    "bisection / bounds of an own f (at least 4)": ("bisection, 50 steps, both ends", "bounds of an own f"),
-    "Clip / verl's loss": ("policy_loss Clip", "loss of verl, vanilla, with its metrics"),
-    "compiled: Band kl / Clip (at most 1.5)": ("policy_loss Band kl, compiled", "policy_loss Clip, compiled"),
-    "compiled: Clip / TRL's lines, both without metrics (at most 1)": (
-        "policy_loss Clip, no metrics, compiled",
-        "loss lines TRL, compiled",
+    **{
+        f"a radius per token, {name} / kl (at most 2)": (
+            f"page {name}, a radius per token",
+            "page kl, a radius per token",
+        )
+        for name in ("reverse_kl", "jensen_shannon", "an own f")
+    },
+    "page Band kl / asked before looked up": ("page Band kl", "page Band kl, asked before looked up"),
+    "page Band kl / asked before looked up, 64x4096": (
+        "page Band kl, 64x4096",
+        "page Band kl, asked before looked up, 64x4096",
     ),
-    "compiled: bisection / bounds kl (at least 7)": ("bisection, compiled", "bounds kl, compiled"),
-    "eager bisection / compiled bounds kl (at least 30)": ("bisection, 50 steps, both ends", "bounds kl, compiled"),
+    "bisection / bounds kl": ("bisection, 50 steps, both ends", "bounds kl"),
+    "bisection / bounds of an own f": ("bisection, 50 steps, both ends", "bounds of an own f"),
+    "compiled: Clip / page": ("policy_loss Clip, compiled", "page Clip, compiled"),
+    "compiled: Band kl / Clip": ("policy_loss Band kl, compiled", "policy_loss Clip, compiled"),
+    "token_logps / log_softmax and gather": ("token_logps", "log_softmax and gather"),
+    "token_logps with entropies / log_softmax and gather": ("token_logps with entropies", "log_softmax and gather"),
 }
+RADII = itertools.count(1)  # of a radius that moves, each of its own
 DIVERGENCES = ("kl", "tv", "chi2", "neyman_chi2", "hellinger", "reverse_kl", "jensen_shannon")
 
 
-def make(seed: int = 0) -> dict[str, Tensor]:
+def make(shape: tuple[int, int] = SHAPE, seed: int = 0) -> dict[str, Tensor]:
     """A batch some steps into a round: a quarter of the tokens rare, ratios spread over a few tens of percent."""
     rng = torch.Generator().manual_seed(seed)
     old = torch.where(
-        torch.rand(SHAPE, generator=rng) < 0.25,
-        -8 * torch.rand(SHAPE, generator=rng),
-        -0.2 * torch.rand(SHAPE, generator=rng),
+        torch.rand(shape, generator=rng) < 0.25,
+        -8 * torch.rand(shape, generator=rng),
+        -0.2 * torch.rand(shape, generator=rng),
     )
     return {
         "old": old,
-        "new": (old + 0.2 * torch.randn(SHAPE, generator=rng)).clamp(max=0),
-        "advantages": torch.randn(SHAPE[0], 1, generator=rng),
-        "mask": torch.rand(SHAPE, generator=rng) < 0.9,
+        "new": (old + 0.2 * torch.randn(shape, generator=rng)).clamp(max=0),
+        "advantages": torch.randn(shape[0], 1, generator=rng),
+        "mask": torch.rand(shape, generator=rng) < 0.9,
     }
 
 
@@ -100,24 +120,42 @@ def trl_lines(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Ten
     return ((per_token * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
 
 
-def page(logps: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, region: bandpo.Region) -> tuple[Tensor, Tensor]:
-    """The loss as a textbook has it, and the numbers of metrics="main"."""
+def page(
+    logps: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, bounds_of: Callable[..., Any] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss as a textbook has it, and the numbers of metrics="main"; without bounds a clip at 0.2."""
     log_ratio = logps - old
-    ratio, bounds = log_ratio.exp(), region.bounds(old)
-    if isinstance(region, Clip):
-        clipped = ratio.clamp(1 - region.eps_low, 1 + region.eps_high)
+    ratio, free = log_ratio.exp(), log_ratio.detach()
+    if bounds_of is None:
+        clipped = ratio.clamp(1 - 0.2, 1 + 0.2)
+        high, low = ratio.detach() > 1.2, ratio.detach() < 0.8
     else:
-        clipped = torch.clamp(ratio, bounds.log_low.exp(), bounds.log_high.exp())
-    value = torch.min(ratio * advantages, clipped * advantages)
-    loss = -((value * mask).sum(-1) / mask.sum(-1)).mean()
+        bounds = bounds_of(old, free)
+        clipped = torch.clamp(log_ratio, bounds.log_low, bounds.log_high).exp()
+        high, low = free > bounds.log_high, free < bounds.log_low
+    value = torch.minimum(ratio * advantages, clipped * advantages)
     with torch.no_grad():
-        high, low = (log_ratio > bounds.log_high) & mask, (log_ratio < bounds.log_low) & mask
         tail = (old <= -1.609438) & mask
-        good = tail & (advantages > 0)
-        counts = [x.sum() for x in (mask, high, low, high & tail, good, good & high)]
-        kl = ((log_ratio.expm1() - log_ratio) * mask).sum(dtype=torch.float64)
-        ends = torch.where(mask, log_ratio, -9e9).amax(), torch.where(mask, log_ratio, 9e9).amin()
-    return loss, torch.stack([*counts, kl, *ends])
+        good, inside = tail & (advantages > 0), torch.where(mask, free, 0.0)
+        counts = [x.sum() for x in (mask, high & mask, low & mask, high & tail, good, good & high)]
+        kl = (inside.expm1() - inside).sum(dtype=torch.float64)
+        likeliest = torch.maximum(logps, old).masked_fill(~mask, -1).amax()
+        numbers = torch.stack([*counts, kl, inside.amax(), inside.amin(), likeliest])
+    return -((value * mask).sum(-1) / mask.sum(-1)).mean(), numbers
+
+
+def asked(table: BandTable) -> Callable[[Tensor, Tensor], bandpo.Bounds]:
+    """Bounds of the tokens alone that a float32 test of KL finds outside, or close to the edge; the others' are far."""
+
+    def bounds_of(old: Tensor, log_ratio: Tensor) -> bandpo.Bounds:
+        p = old.exp()
+        g = -p * log_ratio - (1 - p) * torch.log1p(-p * torch.expm1(log_ratio) / (1 - p))
+        outside = (~(g <= 0.999 * table.delta)).flatten().nonzero()[:, 0]
+        bounds, far = table.bounds(old.flatten()[outside]), torch.full_like(old, 1e30)
+        sides = (-far).flatten().scatter(0, outside, bounds.log_low), far.flatten().scatter(0, outside, bounds.log_high)
+        return bandpo.Bounds(*(x.view_as(old) for x in sides))
+
+    return bounds_of
 
 
 def forward_backward(loss: Callable[[Tensor], Tensor], new: Tensor) -> Callable[[], None]:
@@ -128,94 +166,164 @@ def forward_backward(loss: Callable[[Tensor], Tensor], new: Tensor) -> Callable[
     return call
 
 
-def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], Any]]:
+def losses(batch: dict[str, Tensor], of: str = "") -> dict[str, Callable[[], Any]]:
+    """The losses whose cost depends on the number of tokens."""
     new, old, advantages, mask = (batch[k] for k in ("new", "old", "advantages", "mask"))
-    mine = Divergence("mine", lambda u: u - 1 - torch.log(u))
-    clip = Clip(0.2, 0.2)
+    table, size = BandTable("kl", 0.05), len(new)
+    each = 0.01 * 20 ** torch.rand(old.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def full(region: bandpo.Region, metrics: Level | None = "main") -> Callable[[Tensor], Tensor]:
-        return lambda x: bandpo.policy_loss(x, old, advantages, mask, region, normalizer=8, metrics=metrics)[0]
+        return lambda x: bandpo.policy_loss(x, old, advantages, mask, region, normalizer=size, metrics=metrics)[0]
 
-    def textbook(region: bandpo.Region) -> Callable[[Tensor], Tensor]:
-        return lambda x: page(x, old, advantages, mask, region)[0]
+    def moving(kind: Any) -> Callable[[Tensor], Tensor]:
+        return lambda x: full(Band(kind, 0.05 + 1e-6 * next(RADII)))(x)
 
-    radii = itertools.count(1)
-    moving = lambda x: full(Band("kl", 0.05 + 1e-6 * next(radii)))(x)  # noqa: E731
+    def textbook(bounds_of: Callable[..., Any] | None = None) -> Callable[[Tensor], Tensor]:
+        return lambda x: page(x, old, advantages, mask, bounds_of)[0]
 
+    out = {
+        "loss lines TRL": lambda x: trl_lines(x, old, advantages, mask),
+        "page Clip": textbook(),
+        "page Band kl": textbook(lambda old, _: table.bounds(old)),
+        "page Band kl, asked before looked up": textbook(asked(table)),
+        "policy_loss Clip, no metrics": full(Clip(), None),
+        "policy_loss Clip, all metrics": full(Clip(), "all"),
+        "policy_loss Clip": full(Clip()),
+        **{f"policy_loss Band {name}": full(Band(kind)) for name, kind in SOLVED.items()},
+        **{f"policy_loss Band {name}, a radius that moves": moving(kind) for name, kind in SOLVED.items()},
+        **{
+            f"page {name}, a radius per token": textbook(lambda old, _, kind=kind: bandpo.band_bounds(old, kind, each))
+            for name, kind in SOLVED.items()
+        },
+        **{f"policy_loss Band {name}": full(Band(name)) for name in ("tv", "chi2", "neyman_chi2", "hellinger")},
+        "policy_loss DCPO": full(bandpo.DCPO()),
+    }
+    return {name + of: forward_backward(loss, new) for name, loss in out.items()}
+
+
+def cases(verl: Path | None = None, compiled: bool = False) -> dict[str, Callable[[], Any]]:
+    batch = make()
+    new, old, advantages, mask = (batch[k] for k in ("new", "old", "advantages", "mask"))
     out = {
         "bisection, 50 steps, both ends": lambda: bisection(old),
         **{f"bounds {name}": lambda name=name: bandpo.band_bounds(old, name, 0.05) for name in DIVERGENCES},
-        "bounds of an own f": lambda: bandpo.band_bounds(old, mine, 0.05),
-        "loss lines TRL": forward_backward(lambda x: trl_lines(x, old, advantages, mask), new),
-        "page Clip": forward_backward(textbook(clip), new),
-        "page Band kl": forward_backward(textbook(Band("kl", 0.05)), new),
-        "policy_loss Clip, no metrics": forward_backward(full(clip, None), new),
-        "policy_loss Clip, all metrics": forward_backward(full(clip, "all"), new),
-        "policy_loss Clip": forward_backward(full(clip), new),
-        "policy_loss Band kl": forward_backward(full(Band("kl", 0.05)), new),
-        "policy_loss Band kl, a radius that moves": forward_backward(moving, new),
-        "policy_loss Band tv": forward_backward(full(Band("tv", 0.05)), new),
-        "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
-        **{
-            f"policy_loss Adaptive {name}": forward_backward(
-                full(bandpo.Adaptive(Band(name, 0.05), bandpo.trust_regions.Tilt("surprise", 0.5))), new
-            )
-            for name in ("kl", "tv", "chi2")
-        },
-        "policy_loss DCPO": forward_backward(full(bandpo.DCPO()), new),
+        "bounds of an own f": lambda: bandpo.band_bounds(old, MINE, 0.05),
+        **losses(batch),
+        **losses(make(SMALL), ", 1x1024"),
+        **losses(make(LARGE), ", 64x4096"),
+        **heads(512),
     }
-    if (vanilla := verl_vanilla(old, advantages, mask)) is not None:
+    if verl is not None:
+        vanilla = verl_vanilla(verl, old, advantages, mask)
         out["loss of verl, vanilla, with its metrics"] = forward_backward(vanilla, new)
     if compiled:
-        bisect, loss = torch.compile(bisection), torch.compile(bandpo.policy_loss)
-        out["bisection, compiled"] = lambda: bisect(old)
-        for name in "kl", "reverse_kl":
-            solve = torch.compile(lambda x, name=name: bandpo.band_bounds(x, name, 0.05))
-            out[f"bounds {name}, compiled"] = lambda solve=solve: solve(old)
-        lines = torch.compile(trl_lines)
-        out["loss lines TRL, compiled"] = forward_backward(lambda x: lines(x, old, advantages, mask), new)
-        for name, region in {"Clip": clip, "Band kl": Band("kl", 0.05), "Band tv": Band("tv", 0.05)}.items():
+        loss, whole = torch.compile(bandpo.policy_loss), torch.compile(page)
+        for name, region in {"Clip": Clip(), "Band kl": Band(), "Band tv": Band("tv")}.items():
             out[f"policy_loss {name}, compiled"] = forward_backward(
                 lambda x, region=region: loss(x, old, advantages, mask, region, normalizer=8)[0], new
             )
-        whole = torch.compile(page)  # which gives the numbers too: a graph leaves out what nobody asks for
-        for name, region in {"Clip": clip, "Band kl": Band("kl", 0.05)}.items():
-            out[f"page {name}, compiled"] = forward_backward(
-                lambda x, region=region: whole(x, old, advantages, mask, region)[0], new
-            )
-        out["policy_loss Clip, no metrics, compiled"] = forward_backward(torch.compile(full(clip, None)), new)
+        out["page Clip, compiled"] = forward_backward(lambda x: whole(x, old, advantages, mask)[0], new)
     return out
 
 
-def verl_vanilla(old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """verl's own loss, where it is installed (constraints/verl.txt)."""
-    try:
-        from omegaconf import OmegaConf
-        from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
-    except ImportError:
-        return None
+def heads(count: int, width: int = 256, vocabulary: int = 16_384) -> dict[str, Callable[[], Any]]:
+    """The output layer's log-probabilities, forward and backward."""
+    rng = torch.Generator().manual_seed(0)
+    hidden = torch.randn(count, width, generator=rng, requires_grad=True)
+    weight = (torch.randn(vocabulary, width, generator=rng) / width**0.5).requires_grad_()
+    tokens, up = torch.randint(vocabulary, (count,), generator=rng), torch.randn(count, generator=rng)
+    ways = {
+        "log_softmax and gather": lambda: (hidden @ weight.T).log_softmax(-1).gather(-1, tokens[:, None])[:, 0],
+        "token_logps": lambda: token_logps(hidden, weight, tokens),
+        "token_logps with entropies": lambda: token_logps(hidden, weight, tokens, entropies=True)[0],
+    }
+    return {name: lambda way=way: torch.autograd.grad(way(), (hidden, weight), up) for name, way in ways.items()}
+
+
+def verl_vanilla(folder: Path, old: Tensor, advantages: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor]:
+    """verl's own loss, cut from its source: what it imports is not needed for it."""
+
+    def functions(path: str, names: tuple[str, ...], **known: Any) -> dict[str, Any]:
+        for node in ast.parse((folder / path).read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name in names:
+                node.decorator_list = []
+                exec(compile(ast.Module([node], []), path, "exec"), known)
+        return known
+
+    basic = {"torch": torch, "Any": Any, "Optional": Optional}
+    sums = functions("verl/utils/torch_functional.py", ("masked_sum", "masked_mean"), **basic)
+    named = {"ActorConfig": dict, "AlgoConfig": types.SimpleNamespace, "DictConfig": dict}
+    names = ("agg_loss", "compute_policy_loss_vanilla")
+    verl = functions("verl/trainer/ppo/core_algos.py", names, verl_F=types.SimpleNamespace(**sums), **named, **basic)
+
+    class Config(dict[str, Any]):
+        __getattr__ = dict.__getitem__
+
     epsilons = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 10.0}
-    config = OmegaConf.create({**epsilons, "global_batch_info": {}})
-    ratio, keep = advantages.expand(SHAPE), mask.float()
-    return lambda x: compute_policy_loss_vanilla(old, x, ratio, keep, "seq-mean-token-mean", config)[0]
+    config = Config(**epsilons, global_batch_info={})
+    each, keep = advantages.expand(old.shape), mask.float()
+    call = verl["compute_policy_loss_vanilla"]
+    return lambda x: call(old, x, each, keep, "seq-mean-token-mean", config)[0]
 
 
-def compilations(radii: int = 20) -> int:
-    """How often torch.compile compiles band_bounds over different radii."""
+def compilations(name: str, radii: int = 20) -> int:
+    """How often torch.compile compiles the loss over different radii."""
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
-    counter = CompileCounter()
-    bounds = torch.compile(lambda x, delta: bandpo.band_bounds(x, "kl", delta), backend=counter, fullgraph=True)
-    x = torch.linspace(-9, -0.1, 64)
+    counter, batch = CompileCounter(), make(SMALL)
+    loss = torch.compile(bandpo.policy_loss, backend=counter)
     for i in range(radii):
-        bounds(x, 0.01 + 0.01 * i)
+        loss(batch["new"], batch["old"], batch["advantages"], batch["mask"], Band(name, 0.01 + 0.01 * i), normalizer=1)
     return counter.frame_count
+
+
+def cold(name: str) -> float:
+    """The processor's seconds of the first call of a compiled loss, with its compilers."""
+
+    def spent() -> float:
+        of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(x.ru_utime + x.ru_stime for x in of)
+
+    torch._dynamo.reset()
+    torch._inductor.config.compile_threads, torch._inductor.config.force_disable_caches = 1, True
+    loss, batch = torch.compile(bandpo.policy_loss), make(SMALL)
+    region, began = Clip() if name == "Clip" else Band(name), spent()
+    inputs = batch["old"], batch["advantages"], batch["mask"]
+    forward_backward(lambda x: loss(x, *inputs, region, normalizer=1)[0], batch["new"])()
+    return spent() - began
+
+
+def peak(call: Callable[[], Any]) -> int:
+    """Return the most bytes on the CPU that live at once while `call` runs, beyond those that lived before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as run:
+        call()
+    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    return most
+
+
+def memory() -> list[dict[str, Any]]:
+    """Peaks: of the losses of 64 x 4096 tokens, and of the output layer's log-probabilities."""
+    tokens = LARGE[0] * LARGE[1]
+    todo = {f"{name}, 64x4096": (call, tokens) for name, call in losses(make(LARGE)).items()}
+    todo |= {f"{name}, 4096 x 16384, hidden 256": (call, 4096) for name, call in heads(4096).items()}
+    rows = []
+    for name, (call, count) in todo.items():
+        call()
+        most = peak(call)
+        rows.append({"case": name, "peak_mib": round(most / 2**20, 2), "bytes_a_token": round(most / count, 1)})
+        print(f"{name:60} {most / 2**20:9.2f} MiB {most / count:9.1f} bytes a token")
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=60)
+    parser.add_argument("--verl", type=Path, metavar="FOLDER", help="with verl's wheel, unpacked")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--cases", nargs="+", metavar="WORD", help="only those with one of the words in its name")
@@ -225,7 +333,13 @@ def main() -> None:
     # intermediate result costs page faults, and the numbers are those of the kernel.
     large = torch.ones(7_500_000)
     del large
-    todo = cases(make(), compiled=not args.no_compile)
+    facts = {
+        "hardware": hardware(gpu=False),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": source_commit(),
+    }
+    todo = cases(args.verl, compiled=not args.no_compile)
     if args.cases:
         todo = {name: call for name, call in todo.items() if any(word in name for word in args.cases)}
     times: dict[str, list[float]] = {name: [] for name in todo}
@@ -237,32 +351,31 @@ def main() -> None:
             began = time.process_time()
             call()
             times[name].append(1e3 * (time.process_time() - began))
-    facts = {
-        "shape": f"{SHAPE[0]}x{SHAPE[1]} float32, 1 thread",
-        "hardware": hardware(gpu=False),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": source_commit(),
-    }
     rows = []
     for name, t in times.items():
         low, median, high = statistics.quantiles(t, n=4)
-        row = {"case": name, "median_ms": round(median, 3), "q1_ms": round(low, 3), "q3_ms": round(high, 3)}
-        rows.append({**row, "repeats": args.repeat, **facts})
-        print(f"{name:34} {median:8.3f} ms   [{low:.3f}, {high:.3f}]")
-    ratios = {
+        rows.append({"case": name, "median_ms": round(median, 3), "q1_ms": round(low, 3), "q3_ms": round(high, 3)})
+        print(f"{name:60} {median:8.3f} ms   [{low:.3f}, {high:.3f}]")
+    ratios: dict[str, float] = {
         name: statistics.median(x / y for x, y in zip(times[one], times[other], strict=True))
         for name, (one, other) in RATIOS.items()
         if {one, other} <= times.keys()
     }
     if not args.no_compile and not args.cases:
-        ratios["compilations over 20 radii (at most 2)"] = compilations()
+        for name in ("kl", "reverse_kl"):
+            ratios[f"compilations of the loss over 20 radii, {name} (at most 2)"] = compilations(name)
+        for name in ("Clip", "kl", "reverse_kl"):
+            ratios[f"seconds of the first call of a compiled loss, {name}"] = cold(name)
     for name, value in ratios.items():
-        print(f"{name:56} {value:.2f}")
-        rows.append({"case": name, "median_ms": round(value, 3), "repeats": args.repeat, **facts})
+        print(f"{name:70} {value:.2f}")
+        rows.append({"case": name, "median_ms": round(value, 3)})
+    columns = ("case", "median_ms", "q1_ms", "q3_ms", "repeats", "shape", *facts)
+    shape = f"{SHAPE[0]}x{SHAPE[1]} float32, 1 thread"
+    rows = [{**row, "repeats": args.repeat, "shape": shape, **facts} for row in rows]
+    peaks = [] if args.cases else [{**row, **facts} for row in memory()]
     if args.write:
-        columns = ("case", "median_ms", "q1_ms", "q3_ms", "repeats", *facts)
         write_rows(Path(__file__).with_suffix(".csv"), rows, columns, add=True)
+        write_rows(Path(__file__).with_name("memory.csv"), peaks, add=True)
 
 
 if __name__ == "__main__":

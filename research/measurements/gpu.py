@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from torch.profiler import ProfilerActivity, profile
 
 import bandpo
 from bandpo.losses import token_logps
@@ -101,14 +100,7 @@ def peak(call: Callable[[], Any], device: str) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as run:
-        call()
-    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
-    live = top = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        top = max(top, live)
-    return top
+    return cost.peak(call)
 
 
 # ---- losses
@@ -149,7 +141,7 @@ def captured(call: Callable[[], Any]) -> Callable[[], Any]:
 def loss(name: str, on: Setting, how: str = "loss") -> Measured:
     arguments = batch(name, on.device, *on.size((64, 16384), (8, 32)))
     page = {"logps": arguments["logps"], "old": arguments["old_logps"], "advantages": arguments["advantages"][:, None]}
-    page |= {"mask": arguments["response_mask"], "region": bandpo.Clip(0.2, 0.2)}
+    page["mask"] = arguments["response_mask"]
     torch._dynamo.reset()  # else the cases before count against the limit of graphs
     compiler = functools.partial(torch.compile, fullgraph=True, backend=on.size("inductor", "aot_eager"))
     make = compiler if how == "compiled" else lambda function: function
@@ -174,12 +166,6 @@ def ours(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
     return token_logps(hidden, weight, tokens, entropies=True)[0]
 
 
-def torchs_own(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-    """No entropies, no temperature, and results in the dtype of the parameters."""
-    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=256, chunking_method=None)
-    return -torch.nn.functional.linear_cross_entropy(hidden, weight, tokens, reduction="none", options=options)
-
-
 def trls(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
     """As GRPOTrainer of TRL 1.16 calls it, with entropies."""
     from trl.kernels import ChunkedLogProbFunction
@@ -189,12 +175,11 @@ def trls(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
 
 
 HEADS: dict[str, Callable[..., Tensor]] = {
+    "token_logps": token_logps,
     "token_logps, with entropies": ours,
     "token_logps, half of the tokens masked": lambda h, w, t: ours(h[::2], w, t[::2]),
     "TRL's fused head, with entropies": trls,
 }
-if hasattr(torch.nn, "LinearCrossEntropyOptions"):  # torch 2.13
-    HEADS["torch linear_cross_entropy per 256 tokens, no entropies"] = torchs_own
 
 
 def head(name: str, on: Setting) -> Measured:

@@ -2,16 +2,18 @@
 
 import functools
 import math
+import random
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bandpo import band_bounds
-from bandpo.band import BandTable, Divergence, divergence_at, divergences, operator, register_divergence
+from bandpo import band_bounds, numerics
+from bandpo.band import BandTable, Divergence, divergence_at, divergences, operator, register_divergence, table
 
 NAMES = sorted(divergences._REGISTRY)
 RADII = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.3, 0.4, 0.6, 1.0, 10.0, 12.0, 30.0]
@@ -89,6 +91,21 @@ def test_a_table_that_does_not_fit_is_not_used(name, delta):
     assert torch.equal(found.log_high, bisected.log_high)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_that_fits_is_right_where_kinks_are_too_small_to_be_seen(seed):
+    rng = random.Random(seed)
+    kink, weight, delta = math.exp(rng.uniform(-3, 2)), 10 ** rng.uniform(-7, -3), 10 ** rng.uniform(-3, -0.5)
+
+    def f(u):
+        return (u - 1) ** 2 + weight * (u - kink).clamp(min=0) - weight * max(1 - kink, 0)
+
+    silent, declared, log_p = Divergence("a", f), Divergence("a", f, kinks=True), log_probabilities()[::8]
+    looked_up, bisected = band_bounds(log_p, silent, delta), band_bounds(log_p.double(), declared, delta)
+    torch.testing.assert_close(looked_up.log_high.double(), bisected.log_high, rtol=2e-7, atol=1e-45)
+    far = bisected.log_low > -140  # else r is 0 in float32
+    torch.testing.assert_close(looked_up.log_low[far].double(), bisected.log_low[far], rtol=2e-7, atol=1e-45)
+
+
 def test_a_linear_part_does_not_keep_a_generator_from_its_table():
     shifted = Divergence("shifted", lambda u: (u - 1) ** 2 + 3 * (u - 1))
     assert BandTable(shifted, 0.05).fits
@@ -103,6 +120,78 @@ def test_a_table_is_made_once_per_radius():
     for delta in (0.05, 0.05, 0.06, 0.05):
         band_bounds(torch.tensor([-1.0]), kind, delta)
     assert operator._table.cache_info().misses == misses + 2
+
+
+@pytest.mark.parametrize("name", ["kl", "reverse_kl"])
+def test_bounds_have_the_same_bits_whenever_and_after_whatever_a_radius_is_used(name):
+    """A run that is resumed has another history of radii than one that went on."""
+    log_p = -9 * torch.rand(200_000, generator=torch.Generator().manual_seed(2))
+    results = []
+    for before in ((), (0.07, 0.0701), (0.05, 0.05), (0.004, 0.3, 0.0625, 0.03125)):
+        operator._table.cache_clear()
+        table._panel.cache_clear()
+        for delta in before:
+            band_bounds(log_p[:10], name, delta)
+        results += [band_bounds(log_p, name, 0.05) for _ in range(3)]
+    for bounds in results[1:]:
+        assert torch.equal(bounds.log_low, results[0].log_low)
+        assert torch.equal(bounds.log_high, results[0].log_high)
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """The calls of the solver."""
+    calls, solve = [], table.fall
+    monkeypatch.setattr(table, "fall", lambda *inputs: calls.append(inputs) or solve(*inputs))
+    return calls
+
+
+@pytest.mark.parametrize("name", ["kl", "reverse_kl", "jensen_shannon", "own"])
+def test_a_radius_that_moves_solves_nothing(name, solved):
+    kind = Divergence("mine", lambda u: (u - 1) ** 2 / (u + 1)) if name == "own" else name
+    log_p = log_probabilities()[::50]
+    table._panel.cache_clear()
+    band_bounds(log_p, kind, 0.05)
+    solved.clear()
+    for i in range(20):
+        band_bounds(log_p, kind, 0.032 + 0.0015 * i)
+    assert not solved
+    band_bounds(log_p, kind, 0.063)
+    assert solved  # another octave
+
+
+@pytest.mark.parametrize("ends", [(0.01, 0.2), (1e-3, 0.02)])
+@pytest.mark.parametrize("name", ["reverse_kl", "jensen_shannon", "own"])
+def test_a_radius_of_each_token_is_looked_up(name, ends, solved):
+    kind = Divergence("mine", lambda u: (u - 1) ** 2 / (u + 1)) if name == "own" else name
+    log_p, rng = log_probabilities(), torch.Generator().manual_seed(3)
+    radii = ends[0] * (ends[1] / ends[0]) ** torch.rand(log_p.shape, dtype=torch.float64, generator=rng)
+    radii[:3] = torch.tensor([1 / 64, 1 / 128, ends[1]])  # where octaves meet
+    band_bounds(log_p[:10], kind, radii[:10])
+    band_bounds(log_p, kind, radii)
+    solved.clear()
+    found, expected = band_bounds(log_p, kind, radii), band_bounds(log_p.double(), kind, radii)
+    assert not solved
+    for a, b in ((found.log_low, expected.log_low), (found.log_high, expected.log_high)):
+        torch.testing.assert_close(a.clamp(min=-140), b.clamp(min=-140).float(), rtol=3e-7, atol=1e-45)
+    rows = band_bounds(log_p[:6, None], kind, radii[None, :4])
+    assert rows.log_low.shape == (6, 4)
+    assert torch.equal(rows.log_low[2, 1], band_bounds(log_p[2], kind, radii[1]).log_low)
+
+
+def test_radii_too_far_apart_for_tables_are_solved(solved):
+    log_p, radii = log_probabilities()[::100], torch.logspace(-7, 1, 81, dtype=torch.float64)
+    found, expected = band_bounds(log_p, "reverse_kl", radii), band_bounds(log_p.double(), "reverse_kl", radii)
+    assert not solved
+    torch.testing.assert_close(found.log_high.double(), expected.log_high, rtol=3e-7, atol=1e-45)
+    nan = band_bounds(torch.tensor([torch.nan, -1.0]), "reverse_kl", torch.tensor([0.05, 0.06], dtype=torch.float64))
+    assert nan.log_low.isnan().tolist() == nan.log_high.isnan().tolist() == [True, False]
+
+
+def test_float64_is_computed_on_the_cpu_where_a_device_has_none():
+    for name, expected in (("mps", "cpu"), ("cpu", "cpu"), ("cuda", "cuda")):
+        x = types.SimpleNamespace(device=torch.device(name))
+        assert numerics.working_device(x) == torch.device(expected)
 
 
 def test_bounds_of_a_table_at_the_ends_and_in_half_precision():

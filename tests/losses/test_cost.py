@@ -5,5 +5,5 @@ from scripts import load
 
 def test_every_case_whose_cost_is_measured_runs():
     cost = load("research/measurements/cost.py")
-    for call in cost.cases(cost.make(), compiled=False).values():
+    for call in cost.cases().values():
         call()

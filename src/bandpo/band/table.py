@@ -11,6 +11,7 @@ sum of theirs. A radius that moves costs little more than a fixed one, and its b
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, is_number, made_to_last, solved_part, working_copy
+from ..numerics import LOG_P_MIN, is_number, made_to_last, solved_part
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -29,8 +30,8 @@ from .solver import Generator, fall
 # quarter of an octave of distance. Where these are not enough, one radius is solved, at the nodes of each sixteenth.
 _RADII, _RADII_OF_EDGES, _NODES = 7, 13, 11
 _PARTS, _PARTS_OF_ONE = 4, 16
-# A table has 128 cells an octave of distance, in each a polynomial of degree 4.
-_BITS, _DEGREE = 7, 4
+# A table has 256 cells an octave of distance, in each a polynomial of degree 3.
+_BITS, _DEGREE = 8, 3
 # The octaves. Distances from a point of saturation begin at 2^-30. Where there is none, nothing happens at a distance
 # of 0, which is where the curve bends: there it counts from 1 on.
 _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, 0, 10
@@ -75,14 +76,14 @@ class BandTable:
             self._make(torch.device(device))
 
     def _make(self, device: torch.device) -> None:
-        radius = torch.tensor([self.delta], dtype=torch.float64)
-        parts, panel = _PARTS, _panel(self.divergence, math.floor(math.log2(self.delta)))
+        at = math.log2(self.delta)
+        parts, panel = _PARTS, _panel(self.divergence, math.floor(at))
         if panel is None:  # the radii of the octave do not say what is between them
-            parts, panel = _PARTS_OF_ONE, _solve_panel(self.divergence, radius, radius, _PARTS_OF_ONE)
+            parts, panel = _PARTS_OF_ONE, _solve_panel(self.divergence, [at], [at], _PARTS_OF_ONE)
         self.fits = panel is not None
         if panel is not None:
-            self._edge = panel.edge(radius).item()
-            self._table = _table(panel.curve(radius), parts, self.divergence, device)
+            self._edge = panel.edge(at)
+            self._table = _table(panel.curve(at)[None], parts, self.divergence, device)
 
     def bounds(self, old_logps: Tensor) -> Bounds:
         """Return the bounds of the log-ratio, in float32. Raises ValueError if the table does not fit.
@@ -96,7 +97,7 @@ class BandTable:
         return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float()))
 
     def look_up(self, log_p: Tensor) -> Interval:
-        """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
+        """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p."""
         return self._table.look_up(log_p, self._edge)
 
 
@@ -123,9 +124,10 @@ def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> t
         panels = [panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None]
         if len(panels) <= last - first:
             return None
-        powers, powers_of_edges = (_vandermonde(2 * _nodes(count) - 1).inverse() for count in (_RADII, _RADII_OF_EDGES))
+        places = (2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1 for count in (_RADII, _RADII_OF_EDGES))
+        powers, powers_of_edges = (_vandermonde(place).inverse() for place in places)
         tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
-        edges = torch.stack([powers_of_edges @ x.edges for x in panels], 1)
+        edges = torch.stack([powers_of_edges @ x.values.new_tensor(x.edges) for x in panels], 1)
         return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
 
 
@@ -140,7 +142,7 @@ class _Table(NamedTuple):
     def look_up(
         self, log_p: Tensor, edge: float | Tensor, octave: Tensor | None = None, place: Tensor | None = None
     ) -> Interval:
-        """Return (log_low, log_high) in float64, for log p in [-inf, 0].
+        """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p.
 
         Where each token has a radius, they have an octave, and a place in it from -1 to 1.
         """
@@ -148,9 +150,7 @@ class _Table(NamedTuple):
         log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
         low = self._read(0, log_odds - edge, octave, place).view_as(within)
         high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
-        log_low = low.exp_().neg_().add_(beyond, alpha=self.slopes[0])
-        log_high = high.exp_().add_(beyond, alpha=self.slopes[1])
-        return log_low, torch.minimum(log_high, -working_copy(log_p))
+        return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(beyond, alpha=self.slopes[1])
 
     def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
         """Return log |log r| or log |log c| at a signed distance from the edge."""
@@ -201,25 +201,25 @@ def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
     return value
 
 
-def _nodes(count: int) -> Tensor:
+def _nodes(count: int) -> list[float]:
     """Return Chebyshev points from 0 to 1, both ends among them: neighbours have no jumps between them."""
-    return 0.5 - 0.5 * torch.cos(torch.linspace(0, math.pi, count, dtype=torch.float64))
+    return [0.5 - 0.5 * math.cos(math.pi * i / (count - 1)) for i in range(count)]
 
 
-def _weights(nodes: Tensor, at: Tensor) -> Tensor:
-    """Return how much each node counts at each of some points: Lagrange's polynomials, (..., nodes)."""
-    own = torch.eye(len(nodes), dtype=torch.bool)
-    between = (nodes[:, None] - nodes).masked_fill(own, 1.0)
-    return ((at[..., None, None] - nodes) / between).masked_fill(own, 1.0).prod(-1)
+def _weights(nodes: list[float], at: float) -> list[float]:
+    """Return how much the value at each node counts for that at some point: Lagrange's polynomials."""
+    return [math.prod((at - y) / (x - y) for y in nodes if y != x) for x in nodes]
 
 
 @cache
 def _refinement(parts: int) -> Tensor:
     """Return what makes values at the nodes of a part the polynomials of its cells: (cells, powers, nodes)."""
     with made_to_last():
-        cells, inner = 2**_BITS // parts, _nodes(_DEGREE + 1)
-        at = (torch.arange(cells)[:, None] + inner) / cells
-        return _vandermonde(inner).inverse() @ _weights(_nodes(_NODES), at)
+        nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
+        weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
+        return _vandermonde(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
+            weights, dtype=torch.float64
+        )
 
 
 def _vandermonde(nodes: Tensor) -> Tensor:
@@ -227,48 +227,54 @@ def _vandermonde(nodes: Tensor) -> Tensor:
 
 
 class _Panel(NamedTuple):
-    """Curves of some radii, between which those of others are interpolated."""
+    """Hold the curves of some radii, between which those of others are interpolated."""
 
-    log_radii: Tensor
+    log_radii: list[float]
     values: Tensor  # log |log r| and log |log c|: (radii, r and c, sides of the edge, parts, nodes)
-    log_radii_of_edges: Tensor
-    edges: Tensor
+    log_radii_of_edges: list[float]
+    edges: list[float]
 
-    def curve(self, radii: Tensor) -> Tensor:
-        return torch.tensordot(_weights(self.log_radii, radii.log2()), self.values, 1)
+    def curve(self, log_radius: float) -> Tensor:
+        weights = self.values.new_tensor(_weights(self.log_radii, log_radius))
+        return (weights @ self.values.flatten(1)).view(self.values.shape[1:])
 
-    def edge(self, radii: Tensor) -> Tensor:
-        return _weights(self.log_radii_of_edges, radii.log2()) @ self.edges
+    def edge(self, log_radius: float) -> float:
+        weights = _weights(self.log_radii_of_edges, log_radius)
+        return sum(weight * edge for weight, edge in zip(weights, self.edges, strict=True))
 
 
 @lru_cache(maxsize=64)
-def _panel(kind: Divergence, number: int) -> _Panel | None:
+def _panel(kind: Divergence, octave: int) -> _Panel | None:
     """Solve an octave of radii. It is None where these do not say what is between them."""
-    radii, radii_of_edges = (torch.exp2(number + _nodes(count)) for count in (_RADII, _RADII_OF_EDGES))
+    radii, radii_of_edges = ([octave + x for x in _nodes(count)] for count in (_RADII, _RADII_OF_EDGES))
     return _solve_panel(kind, radii, radii_of_edges, _PARTS)
 
 
-def _solve_panel(kind: Divergence, radii: Tensor, radii_of_edges: Tensor, parts: int) -> _Panel | None:
+def _solve_panel(
+    kind: Divergence, log_radii: list[float], log_radii_of_edges: list[float], parts: int
+) -> _Panel | None:
     """Return the curves of some radii, or None if interpolation between them, and between their nodes, is off."""
-    nodes, generator = _nodes(_NODES), kind.generator
-    middle, between = 0.5 * (nodes[1:] + nodes[:-1]), (radii[:1] * radii[:2][-1:]).sqrt()
-    edges, saturates = _edges(generator, torch.cat([radii, between, radii_of_edges]))
-    edges, edge, edges_of_panel = edges.split([len(radii), 1, len(radii_of_edges)])
-    values, _ = _curves(generator, radii, edges, saturates, parts, nodes)
-    expected, matters = _curves(generator, between, edge, saturates, parts, middle)
-    panel = _Panel(radii.log2(), values, radii_of_edges.log2(), edges_of_panel)
-    error = (panel.curve(between) @ _weights(nodes, middle).T - expected).abs()
-    off, (start, _) = _ROUNDING * (1 + edge.abs()), _cells(saturates, parts)
-    fits = (error <= _TOLERANCE + saturates * off / start[:, None]) | ~matters
-    return panel if fits.all() and (panel.edge(between) - edge).abs() <= off else None
+    nodes, between = _nodes(_NODES), 0.5 * (log_radii[0] + log_radii[:2][-1])
+    middle = [0.5 * (x + y) for x, y in itertools.pairwise(nodes)]
+    radii = torch.exp2(torch.tensor([*log_radii, between, *log_radii_of_edges], dtype=torch.float64))
+    edges, saturates = _edges(kind.generator, radii)
+    n = len(log_radii)
+    values, _ = _curves(kind.generator, radii[:n], edges[:n], saturates, parts, nodes)
+    expected, matters = _curves(kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle)
+    panel = _Panel(log_radii, values, log_radii_of_edges, edges[n + 1 :].tolist())
+    to_middle = values.new_tensor([_weights(nodes, x) for x in middle])
+    error, edge = (panel.curve(between) @ to_middle.T - expected[0]).abs(), float(edges[n])
+    off, (start, _) = _ROUNDING * (1 + abs(edge)), _cells(saturates, parts)
+    fits = (error <= _TOLERANCE + saturates * off / start[:, None]) | ~matters[0]
+    return panel if bool(fits.all()) and abs(panel.edge(between) - edge) <= off else None
 
 
 def _curves(
-    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, parts: int, at: Tensor
+    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, parts: int, at: list[float]
 ) -> tuple[Tensor, Tensor]:
     """Solve some points of each part. Return the curves, and which points matter."""
     start, width = _cells(saturates, parts)
-    distance = start[:, None] + width[:, None] * at
+    distance = start[:, None] + width[:, None] * start.new_tensor(at)
     signed = distance[None] if saturates else torch.stack([distance - 1, 1 - distance])
     log_odds = (edges[:, None, None, None] + signed).clamp(-350, 350)
     rest = -torch.nn.functional.softplus(log_odds, threshold=700)
