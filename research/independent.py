@@ -191,9 +191,9 @@ def gradient(
     probabilities = np.exp(now)
     entropy = -(probabilities * now).sum(-1, keepdims=True)
     by_logits = -probabilities * (slope.sum(2)[..., None] + bonus * weight.sum(2)[..., None] * (now + entropy))
-    seeds, groups, _, places = np.ogrid[tuple(map(slice, tokens.shape))]
-    np.add.at(by_logits, (seeds, groups, places, tokens), slope)
-    return by_logits, lost
+    places = np.arange(0, now.size, now.shape[-1]).reshape(*now.shape[:2], 1, -1) + tokens
+    by_tokens = np.bincount(places.ravel(), slope.ravel(), minlength=now.size)
+    return by_logits + by_tokens.reshape(now.shape), lost
 
 
 def train(worlds: Worlds, name: str, rate: float, epochs: int, minibatches: int, flip: float) -> dict[str, Array]:
@@ -208,7 +208,8 @@ def train(worlds: Worlds, name: str, rate: float, epochs: int, minibatches: int,
         old = np.take_along_axis(old_table[:, :, None], tokens[..., None], -1)[..., 0]
         centred = rewards - rewards.mean(2, keepdims=True)
         advantages = (centred / (rewards.std(2, ddof=1, keepdims=True) + 1e-6))[..., None]
-        bounds = bound(rule, old, np.broadcast_to(advantages > 0, old.shape))
+        bounds = np.zeros(old.shape)
+        bounds[counts] = bound(rule, old[counts], np.broadcast_to(advantages > 0, old.shape)[counts])
         for part in np.array_split(np.arange(GROUPS), minibatches) * epochs:
             now = log_softmax(x[:, part] @ weights[:, None])
             batch = (y[:, part] for y in (old, tokens, counts, advantages, bounds))
@@ -260,5 +261,4 @@ def table(claim: str, judge: Iterable[int] = JUDGE, choose: Iterable[int] = CHOO
 if __name__ == "__main__":
     rows = [row for claim in "1234" for row in table(claim)]
     lines = [[f"{x:.5f}" if isinstance(x, np.floating) else str(x) for x in row.values()] for row in rows]
-    text = "".join(",".join(line) + "\n" for line in [list(rows[0]), *lines])
-    Path(__file__).with_suffix(".csv").write_text(text, encoding="utf-8")
+    Path(__file__).with_suffix(".csv").write_text("\n".join(map(",".join, [rows[0], *lines, []])), encoding="utf-8")

@@ -72,10 +72,12 @@ def test_the_worlds_begin_as_they_are_described():
     reward, coverage, _ = independent.measured(several, several.weights)
     assert reward.mean() == pytest.approx(1 / 3, abs=0.02)
     assert coverage.mean() == pytest.approx(0.83, abs=0.03)
-    rare = independent.stacked(independent.calibrated, range(3), 2)
+    rare = independent.stacked(independent.calibrated, range(20), 2)
     first = np.exp(independent.log_softmax(rare.features[:, :, 0] @ rare.weights)).mean(1)
-    np.testing.assert_allclose(first[:, :2], [[0.03, 0.92]] * 3)
-    np.testing.assert_allclose(first[:, 2:4] / first[:, 3:4], [[2, 1]] * 3)
+    np.testing.assert_allclose(first[:, :2], [[0.03, 0.92]] * 20)
+    np.testing.assert_allclose(first[:, 2:4] / first[:, 3:4], [[2, 1]] * 20)
+    skill = (independent.measured(rare, rare.weights)[0].mean() - 0.06 * 0.92) / 0.03
+    assert skill == pytest.approx(0.65, abs=0.06)  # as in research.worlds
 
 
 def test_answers_are_rewarded_as_often_as_the_exact_number_says():
@@ -87,7 +89,9 @@ def test_answers_are_rewarded_as_often_as_the_exact_number_says():
         for round in range(60):
             prompts = worlds.order[:, round]
             old = independent.log_softmax(worlds.features[seeds, prompts] @ worlds.weights[:, None])
-            rewards.append(independent.answers(worlds, round, old, 0.25)[2].mean())
+            tokens, counts, of_round = independent.answers(worlds, round, old, 0.25)
+            assert (counts.sum(-1) == np.where(tokens[..., 0] == 0, tokens.shape[-1], 1)).all()
+            rewards.append(of_round.mean())
         expected = independent.measured(worlds, worlds.weights)[0].mean()
         assert np.mean(rewards) == pytest.approx(0.75 * expected + 0.25 * (1 - expected), abs=0.006)
 
