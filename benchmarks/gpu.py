@@ -402,7 +402,7 @@ def lab(name: str, on: Setting) -> Iterator[Row]:
     from lab import NAMES, row_of
 
     from bandpo_runs import toy
-    from bandpo_runs.reports.runs import read_runs
+    from bandpo_runs.reports.reading import read_runs
     from bandpo_runs.training.on_trl import run
     from bandpo_runs.training.side_by_side import plan
 

@@ -26,7 +26,7 @@ import numpy as np
 from bandpo import Adaptive, Band, Controlled, Quantile, Region
 from bandpo.trust_regions import Tilt
 from bandpo.trust_regions.base import find_one
-from bandpo_runs.reports.runs import Run, read_runs
+from bandpo_runs.reports.reading import Run, read_runs
 from bandpo_runs.training.side_by_side import plan, run_all
 from benchmarks.csv_rows import write_rows
 from research.rules.laws import PI

@@ -308,7 +308,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, mon
 
 
 def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
-    taken = ["config.recipe", "config", "cli.show_training", "reports.runs", "reports.charts", "reports.page"]
+    taken = ["config.recipe", "config", "cli.show_training", "reports.sections", "reports.charts", "reports.page"]
     take_away(monkeypatch, ["trl", "transformers", "datasets", "rich"], taken)
     assert main(["report", "damaged"]) == 2
     assert "no run found" in one_line(capsys)

@@ -18,7 +18,7 @@ from rich.console import Console
 from bandpo_runs.cli import main, show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
 from bandpo_runs.files.logs import renamed
-from bandpo_runs.reports.runs import PANELS
+from bandpo_runs.reports.panels import PANELS
 from bandpo_runs.reports.watching import Watch, write_page
 
 NOW = 1_000_000.0
@@ -146,7 +146,7 @@ def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):
     folder = tmp_path / "later"
     watch = Watch([str(folder)])
     (run,) = watch.look(NOW)
-    assert (run.state, run.word) == ("waiting", "")
+    assert (run.state, run.on_collapse) == ("waiting", "")
     assert "later\nnothing yet, waiting for its first line\n" in drawn([run], 80)
     run_of_ours(folder, [])
     assert [run.state for run in watch.look(NOW)] == ["waiting"]
@@ -235,12 +235,12 @@ def test_it_says_collapsed_and_when_it_is_too_early_to_tell(tmp_path):
     bad = [ours(i, reward=0.02 + 0.01 * (i % 2), entropy=2.0) for i in range(31, 61)]
     (run,) = looked(run_of_ours(tmp_path / "bad", [*good, *bad]))
     assert run.collapsed
-    assert run.word.startswith("collapsed at round 31: reward 0.6")
-    assert run.word in drawn([run], 80)
+    assert run.on_collapse.startswith("collapsed at round 31: reward 0.6")
+    assert run.on_collapse in drawn([run], 80)
     (run,) = looked(run_of_ours(tmp_path / "good", good))
-    assert (run.collapsed, run.word) == (False, "no collapse of the reward")
+    assert (run.collapsed, run.on_collapse) == (False, "no collapse of the reward")
     (run,) = looked(run_of_ours(tmp_path / "short", good[:15]))
-    assert run.word == "too early to tell a collapse: 15 of 16 rounds"
+    assert run.on_collapse == "too early to tell a collapse: 15 of 16 rounds"
 
 
 def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_them(two):

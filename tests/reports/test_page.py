@@ -23,15 +23,11 @@ from bandpo.losses.nodes import methods
 from bandpo.trust_regions import trust_region
 from bandpo_runs.reports.charts import draw, method_styles
 from bandpo_runs.reports.page import write_report
-from bandpo_runs.reports.runs import (
-    PANELS,
-    make_sections,
-    mean_curve,
-    ratio_bounds,
-    read_runs,
-    show,
-    summarize,
-)
+from bandpo_runs.reports.panels import PANELS, mean_curve
+from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.report import ratio_bounds
+from bandpo_runs.reports.sections import make_sections
+from bandpo_runs.reports.texts import show, summarize
 from research.rules.decaying import Decaying
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 pytest.importorskip("matplotlib")
 
-from bandpo_runs.reports.runs import read_sections
+from bandpo_runs.reports.sections import read_sections
 from bandpo_runs.reports.verdicts import verdicts
 
 

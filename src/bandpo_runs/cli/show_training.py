@@ -39,7 +39,7 @@ def compare_and_show(
     """Run `bandpo lab`."""
     from ..reports.page import write_page  # drawing is not needed to train
     from ..reports.report import make_report
-    from ..reports.runs import read_sections
+    from ..reports.sections import read_sections
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     check_own(output)

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from .runs import Figure
+from .panels import Figure
 from .templates import LIGHT
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.5, 1.2)), (0, (6, 1.6, 1.5, 1.6)))
@@ -43,11 +43,12 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
-    ax.set_title(figure.unit, loc="left")
+    ax.set_title(figure.panel.unit, loc="left")
     ax.set_xlabel(figure.axis, loc="right")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.margins(x=0.015)
-    ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * figure.top if figure.top else ax.get_ylim()[1])
+    top = figure.panel.top
+    ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * top if top else ax.get_ylim()[1])
 
 
 def draw_bounds(ax: Axes, p: np.ndarray, bounds: Mapping[str, tuple[np.ndarray, np.ndarray]], styles: Styles) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,3 +42,22 @@ def rendered(template: str, script: str = "", **content: Any) -> str:
     """Render a template of this folder; the page may run `script` and nothing else."""
     page = _PAGES.get_template(template)
     return page.render(policy=Markup(policy(script)), script=Markup(script), light=LIGHT, dark=DARK, **content)
+
+
+def rendered_text(template: str, filters: Mapping[str, Callable[..., str]], **content: Any) -> str:
+    """Render a text, in which << >> and <% %> mark what is filled in, and braces stand for themselves."""
+    texts = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    texts.filters |= filters
+    return texts.get_template(template).render(content)

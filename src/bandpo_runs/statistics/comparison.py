@@ -13,6 +13,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from bandpo.errors import UserError
+
 from .estimators import Floats, Graded, log_choose, per_prompt
 from .intervals import LEVEL, Interval, Spread, average, sampling_variance
 
@@ -153,7 +155,7 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
     both = [(i, place[prompt]) for i, prompt in enumerate(a.prompt_ids) if prompt in place]
     if not both:
-        raise ValueError(
+        raise UserError(
             f"the two results have no prompt of {a.data!r} in common, so they cannot be compared; they are matched by "
             "what the model was sent, template and all"
         )
@@ -170,13 +172,13 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
     compare two checkpoints, not two methods.
 
     Raises:
-        ValueError: no data set, or none of the prompts of one, in common.
+        UserError: no data set, or none of the prompts of one, in common.
     """
     of_b = {graded.data: graded for graded in b}
     pairs = [(graded, of_b[graded.data]) for graded in a if graded.data in of_b]
     if not pairs:
         have = ["; ".join(g.data for g in side) or "nothing" for side in (a, b)]
-        raise ValueError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
+        raise UserError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
     cells = [_Cell(one.data, *common_prompts(one, other), k) for one, other in pairs]
     results = [_compare([cell], cell.data) for cell in cells]
     return results if len(cells) == 1 else [*results, _compare(cells, "average")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,12 @@ class Curves:
     def points(self) -> int:
         """Count the rounds with a reward."""
         return int(np.isfinite(self.mean("reward")).sum())
+
+
+def mean_of_known(values: Floats, last: int = 0) -> float:
+    """Average the finite values, or the last of them; NaN if there are none."""
+    finite = values[np.isfinite(values)][-last:]
+    return float(finite.mean()) if finite.size else math.nan
 
 
 def by_step(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

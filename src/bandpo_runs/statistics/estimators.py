@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bandpo.errors import UserError
+
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -76,10 +78,10 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     more, and small values stay exact.
 
     Raises:
-        ValueError: k is not in 1..n.
+        UserError: k is not in 1..n.
     """
     if not 1 <= k <= n:
-        raise ValueError(f"k must be from 1 to the number of samples {n}, got {k!r}")
+        raise UserError(f"k must be from 1 to the number of samples {n}, got {k!r}")
     with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
         logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
     none_right = np.concatenate([[0.0], np.cumsum(logs)])  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
