@@ -143,10 +143,6 @@ MISTAKES = {
     "score nice.jsonl --scorer reasoning-gym": "grades tasks that reasoning_gym made, and the data set 'answers' is",
     "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
     "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
-    # The last one would count.
-    "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
-    "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
-    "data prepare column.jsonl -o a --size 1 --size 2": "error: --size takes one value, and is there 2 times",
 }
 
 
@@ -165,12 +161,6 @@ def test_an_empty_argument_is_no_folder(here, capsys, args):
     after = ["bandpo", *args][args.index("")]
     assert f"what follows '{after}' is empty; is a variable of the shell not set?" in one_line(capsys)
     assert everything(here) == before
-
-
-def test_every_command_refuses_an_option_that_is_there_twice():
-    leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
-    assert len(leaves) == 16
-    assert {type(command) for command in leaves} == {app.Once}
 
 
 KINDS = {"run.json": "{}", "eval.json": "{}", "report.md": "# Prepared data", "config.json": '{"model_type": "qwen2"}'}
@@ -499,7 +489,7 @@ def test_a_bug_keeps_its_traceback_and_asks_for_a_report(here, monkeypatch, erro
     ],
 )
 def test_what_the_machine_lacks_is_one_line(error, said):
-    assert str(app.told(error)).startswith(said)
+    assert str(app.line_of(error)).startswith(said)
 
 
 def test_control_characters_of_others_do_not_reach_a_terminal(here, capsys, monkeypatch):

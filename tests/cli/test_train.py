@@ -120,13 +120,13 @@ def test_the_outcome_says_what_was_learned(capsys):
     """With intervals by hand: of shares, one right and one wrong question more; of gains, Student's."""
     from types import SimpleNamespace
 
-    from bandpo_runs.cli import show_outcome
+    from bandpo_runs.cli import show_training
 
     config = SimpleNamespace(reward="last-number", data=SimpleNamespace(template="<{prompt}>"))
     before = {"scores": dict(enumerate([0.0, 0.0, 1.0, 0.0] * 25)), "answers": [["<1 + 1>", "3"]]}
     after = {"scores": dict(enumerate([1.0, 0.0, 1.0, 1.0] * 25)), "answers": [["<1 + 1>", "2,\n yes"]]}
     after["scores"][100] = 1.0  # which was not scored before
-    show_outcome._show_held_out(before, after, config)
+    show_training._show_held_out(before, after, config)
     _, result, *answers = capsys.readouterr().out.splitlines()
     assert result == (
         "Right on 100 held-out questions: 25.0 % [16.9, 34.1] before, 75.0 % [65.9, 83.1] after: +50.0 points "

@@ -36,7 +36,7 @@ def test_a_collapse_at_step_340_is_told_with_its_step():
     found = find_collapse(reward, entropy, np.arange(1, 801))
     assert found.certain
     assert found.step == 341
-    assert found.known < 341 + 2 * WINDOW
+    assert found.detected < 341 + 2 * WINDOW
     assert found.recovered is None
     assert found.entropy == "fell"
     assert str(found) == "collapsed at step 341: reward 0.19 before, -0.89 after, entropy fell"
@@ -110,7 +110,7 @@ def test_breaks_are_found_where_they_are(benchmark, kind):
         found = find_collapse(reward, entropy)
         assert found.certain
         assert abs(found.step - at) <= 1
-        assert found.known - at <= 2 * WINDOW
+        assert found.detected - at <= 2 * WINDOW
 
 
 def test_a_run_that_never_learned_has_nothing_to_lose():

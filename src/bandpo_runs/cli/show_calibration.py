@@ -1,7 +1,5 @@
 """Show the result of `bandpo calibrate`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -36,8 +34,23 @@ def calibrate_and_show(
     tokens = read_tokens(files, columns)
     calibration = calibrate(tokens, rules, rate=rate, match=match, **options)
     if as_json:
-        data = {"files": [*map(str, files)], "columns": dict(tokens.columns), "level": LEVEL, **vars(calibration)}
-        print(json.dumps(json.loads(json.dumps(data, default=vars), parse_constant=lambda name: None), indent=2))
+        print(
+            json.dumps(
+                json.loads(
+                    json.dumps(
+                        {
+                            "files": [*map(str, files)],
+                            "columns": dict(tokens.columns),
+                            "level": LEVEL,
+                            **vars(calibration),
+                        },
+                        default=vars,
+                    ),
+                    parse_constant=lambda name: None,
+                ),
+                indent=2,
+            )
+        )
     else:
         _show(files, tokens, calibration)
 
@@ -50,7 +63,8 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         style="dim",
     )
     console.print(
-        "\n".join([_answer(calibration), *(f"Note: {warning}" for warning in calibration.warnings)]), soft_wrap=True
+        "\n".join([_answer(calibration), *(f"Note: {warning}" for warning in calibration.warnings)]),
+        soft_wrap=True,
     )
     reference = calibration.reference
     rows = [] if reference is None else [[reference.label, "", "", *_cells(reference)]]
@@ -58,10 +72,30 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         if rule.measured is None:
             rows.append([rule.label, f"{rule.parameter}: none"])
         else:
-            rows.append([rule.label, f"{_fields(rule)} = {rule.value:.6g}", _interval(rule), *_cells(rule.measured)])
+            rows.append(
+                [
+                    rule.label,
+                    f"{_fields(rule)} = {rule.value:.6g}",
+                    _interval(rule),
+                    *_cells(rule.measured),
+                ]
+            )
     share = "cut" if calibration.cut else "outside"
-    heads = "rule", "number", f"{100 * LEVEL:.0f} % interval", share, "above", "below", "rare of these"
-    console.print(grid(heads, rows, left=3))
+    console.print(
+        grid(
+            (
+                "rule",
+                "number",
+                f"{100 * LEVEL:.0f} % interval",
+                share,
+                "above",
+                "below",
+                "rare of these",
+            ),
+            rows,
+            left=3,
+        )
+    )
     for rule in calibration.rules:
         for note in (*rule.notes, *([f"not found: {rule.why}."] if rule.why else [])):
             console.print(f"{rule.label}, {_fields(rule)}: {note}", soft_wrap=True)

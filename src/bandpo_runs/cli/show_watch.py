@@ -1,7 +1,5 @@
 """Show `bandpo watch`: all that is known of one run, or a table of several."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal
@@ -31,7 +29,18 @@ _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 _MOST_LINE = 60  # columns of a curve
 _PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; those at the end go where room is short.
-_COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
+_COLUMNS = (
+    "reward",
+    "entropy",
+    "clipped",
+    "tail share",
+    "above",
+    "below",
+    "radius",
+    "P(work)",
+    "good tail cut",
+    "KL",
+)
 
 
 def watch_and_show(
@@ -125,13 +134,26 @@ def _several(runs: Sequence[WatchedRun], width: int) -> list[Any]:
     while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
         columns.pop()
     heads, *rows = zip(*columns, strict=True)
-    cells = [
-        [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]] for run, row in zip(runs, rows, strict=True)
+    lines: list[Any] = [
+        grid(
+            heads,
+            [
+                [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]]
+                for run, row in zip(runs, rows, strict=True)
+            ],
+            left=3,
+            box=None,
+            pad_edge=False,
+            padding=(0, 1),
+        )
     ]
-    lines: list[Any] = [grid(heads, cells, left=3, box=None, pad_edge=False, padding=(0, 1))]
     for run in runs:
         if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
-            lines += [Text(), Text.assemble((f"{run.label}: ", "bold"), _standing(run)), *_remarks(run)]
+            lines += [
+                Text(),
+                Text.assemble((f"{run.label}: ", "bold"), _standing(run)),
+                *_remarks(run),
+            ]
     return lines
 
 
@@ -151,14 +173,16 @@ def _remarks(run: WatchedRun) -> list[Text]:
 
 def _line(run: WatchedRun) -> str:
     names = ("reward", "entropy", "clipped", "tail share", "radius")
-    return "  ".join([
-        run.label,
-        run.now,
-        *(f"{name} {_last(PANELS[name], run)}" for name in names if not math.isnan(PANELS[name].last(run))),
-        *([run.standing] if run.state != "running" else []),
-        *([run.on_collapse] if run.collapsed else []),
-        *run.notes,
-    ])  # fmt: skip
+    return "  ".join(
+        [
+            run.label,
+            run.now,
+            *(f"{name} {_last(PANELS[name], run)}" for name in names if not math.isnan(PANELS[name].last(run))),
+            *([run.standing] if run.state != "running" else []),
+            *([run.on_collapse] if run.collapsed else []),
+            *run.notes,
+        ]
+    )
 
 
 def _last(panel: Panel, run: WatchedRun) -> str:

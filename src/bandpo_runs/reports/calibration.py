@@ -1,7 +1,5 @@
 """Search for a number of a rule to stop a share of a run's tokens. The share may be that of another rule."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,15 @@ from ..statistics.intervals import Interval
 from .texts import percent
 from .tokens import Tokens
 
-RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
+RULES: tuple[Region, ...] = (
+    Band("kl"),
+    Band("tv"),
+    Band("chi2"),
+    Clip(0.2, 0.2),
+    Clip(0.2, 0.28),
+    DCPO(),
+    RIPO(),
+)
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
 _STILL = 1e-6  # log-ratios that are rounding alone
 _PIECE = 2**20  # tokens that are worked on at once
@@ -248,15 +254,12 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
     critical = np.where((tokens.log_ratio != 0) & (_driven_out(tokens) if cut else True), critical, 0.0)
     most, never = float(wanted.sum()), int(np.isinf(critical).sum())
     exact = smallest_number(critical, most)
-    if exact == 0 or math.isinf(exact):
-        why = (
-            f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}, whatever "
-            f"{fields} is"
-            if exact == 0
-            else f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is, which is more than "
-            "wanted"
-        )
-        return Calibrated(label, ",".join(names), why=why)
+    if exact == 0:
+        most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
+        return Calibrated(label, ",".join(names), why=f"{most_outside}, whatever {fields} is")
+    if math.isinf(exact):
+        always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is"
+        return Calibrated(label, ",".join(names), why=f"{always}, which is more than wanted")
     value = _rounded_up(exact)
     measured, outside = measure(tokens, with_number(region, names, value), cut=cut)
     notes = {

@@ -1,7 +1,5 @@
 """Show two results side by side: the output of `bandpo compare`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -87,8 +85,19 @@ def _named(result: Result) -> str:
 
 def _rows(comparisons: Sequence[Comparison], k: int | None) -> list[list[str]]:
     samples = comparisons[-1].samples
-    name = f"pass@{k}" if k else f"mean@{'|'.join(map(str, dict.fromkeys(samples)))}"
-    rows = [[name, "prompts", "A", "B", "B - A", "sampling error", "p", "clustered error", "p"]]
+    rows = [
+        [
+            (f"pass@{k}" if k else f"mean@{'|'.join(map(str, dict.fromkeys(samples)))}"),
+            "prompts",
+            "A",
+            "B",
+            "B - A",
+            "sampling error",
+            "p",
+            "clustered error",
+            "p",
+        ]
+    ]
     for c in comparisons:
         shares = points(c.a), points(c.b), points(c.difference, "+")
         errors = [(_bracket(error.interval), _p(error.p)) for error in (c.sampling_error, c.clustered_error)]

@@ -1,7 +1,5 @@
 """Measure runs: the rows of a report's tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,12 +47,44 @@ def entropy_at_half(run: Curves) -> float:
 
 
 NUMBERS = (
-    Number("First {x} in which half work", "P(work) ≥ 0.5", 1, lambda run: first_round(run, "lab/work"), whole=True),
-    Number("First {x} with reward 0.5", "mean reward ≥ 0.5", 1, lambda run: first_round(run, "reward"), whole=True),
-    Number("Reward over the run", "mean over all {x}s", 3, lambda run: mean_of_known(run.mean("reward"))),
-    Number("Reward at the end", "mean over the last 3 {x}s", 3, lambda run: mean_of_known(run.mean("reward"), last=3)),
-    Number("Entropy at the end", "nats per token, last {x}", 2, lambda run: mean_of_known(run.mean("entropy"), last=1)),
-    Number("Entropy at reward 0.5", "nats per token, in the first {x} with reward ≥ 0.5", 2, entropy_at_half),
+    Number(
+        "First {x} in which half work",
+        "P(work) ≥ 0.5",
+        1,
+        lambda run: first_round(run, "lab/work"),
+        whole=True,
+    ),
+    Number(
+        "First {x} with reward 0.5",
+        "mean reward ≥ 0.5",
+        1,
+        lambda run: first_round(run, "reward"),
+        whole=True,
+    ),
+    Number(
+        "Reward over the run",
+        "mean over all {x}s",
+        3,
+        lambda run: mean_of_known(run.mean("reward")),
+    ),
+    Number(
+        "Reward at the end",
+        "mean over the last 3 {x}s",
+        3,
+        lambda run: mean_of_known(run.mean("reward"), last=3),
+    ),
+    Number(
+        "Entropy at the end",
+        "nats per token, last {x}",
+        2,
+        lambda run: mean_of_known(run.mean("entropy"), last=1),
+    ),
+    Number(
+        "Entropy at reward 0.5",
+        "nats per token, in the first {x} with reward ≥ 0.5",
+        2,
+        entropy_at_half,
+    ),
     Number(
         "Clip rate, %",
         "clipped tokens / all tokens, sums over the run",
@@ -79,5 +109,8 @@ NUMBERS = (
 def last_of(panel: Panel) -> Number:
     """Return the last value of a share, in percent."""
     return Number(
-        f"{panel.title}, %", f"{panel.meaning.removesuffix('.')}; last validation", 1, lambda run: 100 * panel.last(run)
+        f"{panel.title}, %",
+        f"{panel.meaning.removesuffix('.')}; last validation",
+        1,
+        lambda run: 100 * panel.last(run),
     )

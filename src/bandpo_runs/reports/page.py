@@ -1,7 +1,5 @@
 """Write the report as one HTML page. It needs no network; page.html.jinja has its form, and escapes all texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,12 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
 
     panel = figure.panel
     picture = svg(drawing, f"{title}{panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}")
-    return panel.title, picture, panel.meaning, _values(figure, styles, *limits) if read and limits else None
+    return (
+        panel.title,
+        picture,
+        panel.meaning,
+        _values(figure, styles, *limits) if read and limits else None,
+    )
 
 
 def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Draw what of a run: the curves that a page and `bandpo watch` show, by the names of their metrics."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Curve(NamedTuple):
 class Figure(NamedTuple):
     """The curves of a panel, by label."""
 
-    panel: Panel
+    panel: "Panel"
     axis: str
     curves: dict[str, Curve]
 
@@ -81,31 +79,84 @@ GOOD_TAIL_CUT = ("cut/good_tail_count", "clip/good_tail_tokens")
 # By their names in `bandpo watch`; what no run has is left out.
 PANELS = {
     "reward": Panel("reward", "Reward", "mean per completion", "Σ reward / number of completions."),
-    "P(work)": Panel("lab/work", "P(work)", "share of completions", "Completions that work step by step / all "
-                     "completions.", top=1),
-    "entropy": Panel("entropy", "Entropy (paper, Fig. 4c)", "nats per token",
-                     "−Σ π log π over the vocabulary, mean over tokens; under verl averaged as its loss is."),
-    "clipped": Panel("clip/fraction", "Overall clip rate (Fig. 4a)", "% of tokens",
-                     "Clipped tokens (ratio out of bounds) / all tokens.", CLIP_RATE),
-    "above": Panel("clip/high_fraction", "Clipped above", "% of tokens", "Tokens above their upper bound / all tokens.",
-                   ("clip/high_count", "tokens")),
-    "below": Panel("clip/low_fraction", "Clipped below", "% of tokens", "Tokens below their lower bound / all tokens.",
-                   ("clip/low_count", "tokens")),
-    "tail share": Panel("clip/tail_high_share", "Tail share of the clips (Fig. 4b)", "% of clipped tokens", "Clipped "
-                        "tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.", TAIL_SHARE, top=100),
-    "good tail cut": Panel("cut/good_tail", "Good tail cut", "% of these tokens", "Tokens with old p ≤ 0.2 and A > 0 "
-                           "that are above their bound / all such tokens.", GOOD_TAIL_CUT),
-    "cut": Panel("cut/fraction", "Cut", "% of tokens", "Tokens that lose their gradient / all tokens. If only the "
-                 "trainer’s own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means."),
-    "KL": Panel("kl_old/k3", "KL to the old policy", "nats per token", "Mean of r − 1 − log r.",
-                ("kl_old/k3_nats", "tokens")),
+    "P(work)": Panel(
+        "lab/work",
+        "P(work)",
+        "share of completions",
+        "Completions that work step by step / all completions.",
+        top=1,
+    ),
+    "entropy": Panel(
+        "entropy",
+        "Entropy (paper, Fig. 4c)",
+        "nats per token",
+        "−Σ π log π over the vocabulary, mean over tokens; under verl averaged as its loss is.",
+    ),
+    "clipped": Panel(
+        "clip/fraction",
+        "Overall clip rate (Fig. 4a)",
+        "% of tokens",
+        "Clipped tokens (ratio out of bounds) / all tokens.",
+        CLIP_RATE,
+    ),
+    "above": Panel(
+        "clip/high_fraction",
+        "Clipped above",
+        "% of tokens",
+        "Tokens above their upper bound / all tokens.",
+        ("clip/high_count", "tokens"),
+    ),
+    "below": Panel(
+        "clip/low_fraction",
+        "Clipped below",
+        "% of tokens",
+        "Tokens below their lower bound / all tokens.",
+        ("clip/low_count", "tokens"),
+    ),
+    "tail share": Panel(
+        "clip/tail_high_share",
+        "Tail share of the clips (Fig. 4b)",
+        "% of clipped tokens",
+        "Clipped tokens above the upper bound with old p ≤ 0.2 / all clipped tokens.",
+        TAIL_SHARE,
+        top=100,
+    ),
+    "good tail cut": Panel(
+        "cut/good_tail",
+        "Good tail cut",
+        "% of these tokens",
+        "Tokens with old p ≤ 0.2 and A > 0 that are above their bound / all such tokens.",
+        GOOD_TAIL_CUT,
+    ),
+    "cut": Panel(
+        "cut/fraction",
+        "Cut",
+        "% of tokens",
+        "Tokens that lose their gradient / all tokens. If only the "
+        "trainer’s own number is logged (TRL’s clip_ratio, verl’s pg_clipfrac): a mean of means.",
+    ),
+    "KL": Panel(
+        "kl_old/k3",
+        "KL to the old policy",
+        "nats per token",
+        "Mean of r − 1 − log r.",
+        ("kl_old/k3_nats", "tokens"),
+    ),
     "log r max": Panel("log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."),
     "log r min": Panel("log_ratio/min", "Smallest log-ratio", "log r", "Minimum of log r."),
-    "radius": Panel("controlled/value", "Controlled radius", "the number of the rule",
-                    "The number that the rule steers, in the last step of a row."),
-    "held out": Panel("val-core/*/mean@*", "Evaluation (mean@n)", "share right, or mean reward",
-                      "On held-out questions: mean over samples, questions and data sets."),
-}  # fmt: skip
+    "radius": Panel(
+        "controlled/value",
+        "Controlled radius",
+        "the number of the rule",
+        "The number that the rule steers, in the last step of a row.",
+    ),
+    "held out": Panel(
+        "val-core/*/mean@*",
+        "Evaluation (mean@n)",
+        "share right, or mean reward",
+        "On held-out questions: mean over samples, questions and data sets.",
+    ),
+}
 
 
 def validations(runs: Sequence[Curves]) -> list[Panel]:
@@ -124,10 +175,9 @@ def validations(runs: Sequence[Curves]) -> list[Panel]:
             shown = ["*", *columns]
         for data in shown:
             name, is_mean = "Average" if data == "*" else in_paper(data), kind == "mean"
-            key = f"val-core/{data}/acc/{f'mean@{n}' if is_mean else f'best@{n}/mean'}"
             panels.append(
                 Panel(
-                    key,
+                    f"val-core/{data}/acc/{f'mean@{n}' if is_mean else f'best@{n}/mean'}",
                     f"{name} mean@{n}" if is_mean else f"{name} best@{n} (verl)",
                     "share",
                     "Right answers / all answers, mean over problems; average: over data sets."

@@ -1,8 +1,6 @@
 """Make the report as a plain value. It has all numbers, sentences and curves of a comparison; `page` renders it."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -118,13 +116,16 @@ def _part(section: Section) -> Part:
 def _missing(section: Section) -> Iterator[str]:
     """Name the curves of the paper that are not in the logs."""
     for name in ("reward", "entropy", "clipped", "tail share"):
-        if labels := section.lacking(name):
-            yield f"{PANELS[name].title}: no value in the log of {join(labels)}."
+        if section.lacking(name):
+            yield f"{PANELS[name].title}: no value in the log of {join(section.lacking(name))}."
 
 
 def _tables(section: Section) -> Iterator[Table]:
     """Yield the final numbers, and the paired differences to the baseline."""
-    finished, pairs = section.finished, {label: each for label, each in section.pairs.items() if each}
+    finished, pairs = (
+        section.finished,
+        {label: each for label, each in section.pairs.items() if each},
+    )
     finals, gaps = [], []
     for number in (*NUMBERS, *map(last_of, section.validated)):
         values = {run: number.of(run) for runs in finished.values() for run in runs.values()}
@@ -138,7 +139,12 @@ def _tables(section: Section) -> Iterator[Table]:
             differences = [values[run] - values[twin] for run, twin in each]
             seeds = " \u2002".join(show(gap, 0 if number.whole else number.digits, "+") for gap in differences)
             seeds = re.sub("([<>]) ", "\\1\u00a0", seeds)
-            row.append(cell(summarize(differences, number.digits, "+", "pairs "), *([seeds] if each[1:] else [])))
+            row.append(
+                cell(
+                    summarize(differences, number.digits, "+", "pairs "),
+                    *([seeds] if each[1:] else []),
+                )
+            )
         gaps.append((name, row))
     if not finals:
         yield Table("", [], [], ["No run of this section is finished, so there are no final numbers yet."])
@@ -158,17 +164,23 @@ def _tables(section: Section) -> Iterator[Table]:
     }
     yield Table(
         f"Final numbers, mean {'' if len(few) == len(finished) else '± standard deviation '}over seeds",
-        [("measure", ""), *((label, f"n = {len(runs)}") for label, runs in finished.items()), ("definition", "")],
+        [
+            ("measure", ""),
+            *((label, f"n = {len(runs)}") for label, runs in finished.items()),
+            ("definition", ""),
+        ],
         finals,
         [note for note in notes if notes[note]],
         defined=True,
     )
     if pairs:
         few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
-        heads = [(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()]
         yield Table(
             f"Minus {section.baseline} with the same seed; in small print each pair",
-            [("measure", ""), *heads],
+            [
+                ("measure", ""),
+                *[(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()],
+            ],
             gaps,
             [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."] if few else [],
         )
@@ -197,7 +209,7 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
     for run in runs:
         first.setdefault(run.label, run)
     rules = {label: run.region for label, run in first.items() if run.region is not None}
-    drawn = {label: bounds for label, region in rules.items() if (bounds := ratio_bounds(region, GRID)) is not None}
+    drawn = {label: bounds for label, region in rules.items() for bounds in [ratio_bounds(region, GRID)] if bounds}
     notes = []
     for label, run in sorted(first.items()):
         reasons = {
@@ -213,7 +225,10 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(rules[label], p) or ())
         rows.append((label, [(f"{a:.3f}–{b:.3f}",) for a, b in zip(low, high, strict=True)]))
     return drawn, Table(
-        "Where the probability p of a token may go", [("method", ""), *((f"p = {x:g}", "") for x in p)], rows, notes
+        "Where the probability p of a token may go",
+        [("method", ""), *((f"p = {x:g}", "") for x in p)],
+        rows,
+        notes,
     )
 
 
@@ -231,8 +246,18 @@ def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
         if len(set(values.values())) > 1 and not re.search(r"^(seed|label|output)$|_dir$", key):
             cells = (dict.fromkeys(values.get(run, "–") for run in s.methods[label].values()) for label, s in columns)
             rows.append((key, [(", ".join(each),) for each in cells]))
-    heads = [(label, section.title.replace("-", "\u2011") if sections[1:] else "") for label, section in columns]
-    return Table("Settings that differ", [("setting", ""), *heads], rows) if rows else None
+    return (
+        Table(
+            "Settings that differ",
+            [
+                ("setting", ""),
+                *[(label, section.title.replace("-", "\u2011") if sections[1:] else "") for label, section in columns],
+            ],
+            rows,
+        )
+        if rows
+        else None
+    )
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[str]:

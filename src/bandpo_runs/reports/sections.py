@@ -5,8 +5,6 @@ with one seed are a pair: they began alike, so their difference is the fairest c
 if its name ends in -seedN; else it has no pair.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

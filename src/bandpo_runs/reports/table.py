@@ -1,8 +1,6 @@
 """Write checkpoints in one table for `bandpo table`, as Markdown or LaTeX."""
 # ruff: noqa: RUF001  (dashes are meant)
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +12,15 @@ from bandpo.errors import UserError
 
 from ..evals.results import Result, in_paper, papers_order, share, unparsed
 from ..statistics.estimators import best_at_k_bootstrap, per_prompt
-from ..statistics.intervals import Interval, Spread, average, clustered_error, difference, runs_needed, training_runs
+from ..statistics.intervals import (
+    Interval,
+    Spread,
+    average,
+    clustered_error,
+    difference,
+    runs_needed,
+    training_runs,
+)
 from .comparison import different_sampling
 from .templates import rendered_text
 from .texts import many, points
@@ -91,15 +97,25 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
             parts = [[_numbers(run, name, at)[: len(measures)] for run in runs] for name in data]
             parts += [[_average(of_run) for of_run in zip(*parts, strict=True)]] if len(data) > 1 else []
             cells = tuple(tuple(map(_value, zip(*part, strict=True))) for part in parts)
-            marks = tuple(footnotes.setdefault(note, len(footnotes) + 1) for note in _row_notes(runs))
-            block.append(TableRow(heading, runs[0].method, len(runs), cells, marks))
+            block.append(
+                TableRow(
+                    heading,
+                    runs[0].method,
+                    len(runs),
+                    cells,
+                    tuple(footnotes.setdefault(note, len(footnotes) + 1) for note in _row_notes(runs)),
+                )
+            )
             last[runs[0].method] = [mean.value for mean, *_ in parts[-1] if mean is not None]
         rows += _with_best(block)
         differences += [f"{f'{heading}: ' * bool(heading)}{text}" for text in _differences(last)]
     columns = (*data, "Average") if len(data) > 1 else tuple(data)
     notes = _table_notes(results, rows, counts, measures)
     if differences:
-        notes += [f"{columns[-1]}, {measures[0]}, over training runs (95% interval by Welch's t):", *differences]
+        notes += [
+            f"{columns[-1]}, {measures[0]}, over training runs (95% interval by Welch's t):",
+            *differences,
+        ]
     return Table(columns, measures, tuple(rows), tuple(notes), tuple(footnotes))
 
 
@@ -108,7 +124,11 @@ _Numbers = tuple[Spread | None, ...]  # mean@n, verl's best@k and pass@k
 
 def _numbers(run: Result, data: str, k: int) -> _Numbers:
     for graded in (each for each in run.graded if in_paper(each.data) == data):
-        values = per_prompt(graded.score), best_at_k_bootstrap(graded.score, k), per_prompt(graded.score, k)
+        values = (
+            per_prompt(graded.score),
+            best_at_k_bootstrap(graded.score, k),
+            per_prompt(graded.score, k),
+        )
         return tuple(map(clustered_error, values))
     for logged in (each for each in run.logged if in_paper(each.data) == data):
         values = logged.mean, logged.best.get(k), None
@@ -150,11 +170,11 @@ def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
 
 def _differences(runs: Mapping[str, Sequence[float]]) -> Iterator[str]:
     """Compare methods with several runs with GRPO or the first one. Say how many runs would settle it."""
-    several = {method: (values, spread) for method, values in runs.items() if (spread := training_runs(values))}
-    first, *others = sorted(several, key=lambda method: not method.upper().startswith("GRPO")) or [""]
+    spreads = {method: training_runs(values) for method, values in runs.items()}
+    spreads = {method: spread for method, spread in spreads.items() if spread is not None}
+    first, *others = sorted(spreads, key=lambda method: not method.upper().startswith("GRPO")) or [""]
     for method in others:
-        (a, of_a), (b, of_b) = several[first], several[method]
-        gap = difference(of_a, of_b)
+        a, b, gap = runs[first], runs[method], difference(spreads[first], spreads[method])
         low, high = gap.interval(low=-math.inf, high=math.inf)
         text = f"{method} minus {first}: {points(gap.value, '+')} [{points(low, '+')}, {points(high, '+')}]"
         needed = many(runs_needed(gap.value, [float(np.var(each, ddof=1)) for each in (a, b)]))
@@ -179,7 +199,10 @@ def _row_notes(runs: Sequence[Result]) -> list[str]:
 
 
 def _table_notes(
-    results: Sequence[Result], rows: Sequence[TableRow], counts: Sequence[int], measures: Sequence[str]
+    results: Sequence[Result],
+    rows: Sequence[TableRow],
+    counts: Sequence[int],
+    measures: Sequence[str],
 ) -> list[str]:
     prompts: dict[str, set[frozenset[str]]] = {}
     for graded in (graded for result in results for graded in result.graded):
@@ -226,11 +249,24 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text)
 
 
-_LATEX = str.maketrans({
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": r"\textless{}",
-    ">": r"\textgreater{}",
-})  # fmt: skip
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "–": "--",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+)
 
 
 def _stacked(texts: Sequence[str]) -> str:
@@ -250,8 +286,13 @@ def latex(table: Table) -> str:
 
 
 def _rendered(template: str, table: Table) -> str:
-    filters = {"markdown": _markdown, "latex": lambda text: text.translate(_LATEX), "stacked": _stacked}
-    return rendered_text(template, filters, table=table, width=len(table.columns), texts=_texts)
+    return rendered_text(
+        template,
+        {"markdown": _markdown, "latex": lambda text: text.translate(_LATEX), "stacked": _stacked},
+        table=table,
+        width=len(table.columns),
+        texts=_texts,
+    )
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}

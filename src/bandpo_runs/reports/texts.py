@@ -1,8 +1,6 @@
 """Write numbers and lists as text."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Say in sentences what a comparison shows. They tell differences from luck."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

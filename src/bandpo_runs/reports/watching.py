@@ -1,7 +1,5 @@
 """Follow a training through its logs, and draw its page."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -120,8 +118,13 @@ class Watch:
                 info = read_info(place)
             if changed or place not in self._runs:
                 self._runs[place] = WatchedRun(**by_step(log.rows), notes=tuple(_notes(log)))
-            own = name_of(place) if info is None else f"{info['label']}, seed {info['seed']}"
-            runs[place] = self._watched(self._runs[place], log, info, now, label or own)
+            runs[place] = self._watched(
+                self._runs[place],
+                log,
+                info,
+                now,
+                label or (name_of(place) if info is None else f"{info['label']}, seed {info['seed']}"),
+            )
         names = [run.label for run in runs.values()]
         return [
             run if names.count(run.label) == 1 else replace(run, label=f"{run.label} ({place})")
@@ -129,7 +132,10 @@ class Watch:
         ]
 
     def _watched(self, run: WatchedRun, log: Followed, info: Info | None, now: float, label: str) -> WatchedRun:
-        age, stopped = None if log.written is None else max(0.0, now - log.written), (info or {}).get("stopped")
+        age, stopped = (
+            None if log.written is None else max(0.0, now - log.written),
+            (info or {}).get("stopped"),
+        )
         states: dict[State, bool] = {  # the first that holds
             "finished": (info is not None and info["finished"]) or log.ended,
             "stopped": bool(stopped),
@@ -165,12 +171,14 @@ def write_page(path: Path, runs: Sequence[WatchedRun], now: float, refresh: int 
         for panel in PANELS.values():
             drawable = {run.label: [run] for run in runs if run.axis == axis and not math.isnan(panel.last(run))}
             figures += [drawn(panel.figure(axis, drawable), styles)] if drawable else []
-    page = rendered(
-        "watch.html.jinja",
-        refresh=refresh,
-        when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
-        runs=runs,
-        labels=key(styles, styles),
-        figures=figures,
+    write_atomically(
+        path,
+        rendered(
+            "watch.html.jinja",
+            refresh=refresh,
+            when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
+            runs=runs,
+            labels=key(styles, styles),
+            figures=figures,
+        ).encode(),
     )
-    write_atomically(path, page.encode())

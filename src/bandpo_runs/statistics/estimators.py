@@ -6,8 +6,6 @@ One data set of one model is a `Graded`: an array [prompts, samples] of right (1
 digit; `best_at_k_expected` is what `best_at_k_bootstrap` estimates, which is at most pass@k.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,11 +56,14 @@ class Graded:
         for name in ("answers", "tokens", "truncated", "parsed"):
             array = getattr(self, name)
             if array is not None and np.shape(array) != score.shape:
-                raise ValueError(f"{name} of {self.data!r} must have the shape of score {score.shape}, "
-                                 f"got {np.shape(array)}")  # fmt: skip
+                raise ValueError(
+                    f"{name} of {self.data!r} must have the shape of score {score.shape}, got {np.shape(array)}"
+                )
         if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
-            raise ValueError(f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, "
-                             f"got {len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones")  # fmt: skip
+            raise ValueError(
+                f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, got "
+                f"{len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones"
+            )
 
     @property
     def right(self) -> Integers:
