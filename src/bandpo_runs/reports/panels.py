@@ -1,4 +1,4 @@
-"""Draw what of a run: the curves that a page and `bandpo watch` show, by the names of their metrics."""
+"""Name the curves that a page and `bandpo watch` show, and their metrics."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 import math

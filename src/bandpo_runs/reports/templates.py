@@ -47,7 +47,7 @@ def rendered(template: str, script: str = "", **content: Any) -> str:
 
 
 def rendered_text(template: str, filters: Mapping[str, Callable[..., str]], **content: Any) -> str:
-    """Render a text, in which << >> and <% %> mark what is filled in, and braces stand for themselves."""
+    """Render a text. << >> and <% %> mark what is filled in, braces stand for themselves."""
     texts = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

@@ -64,7 +64,7 @@ def verdicts(section: Section) -> list[str]:
 
 
 def _compared(section: Section, runs: Mapping[str, list[Run]], number: Number, what: str) -> Iterator[str]:
-    """Yield the number of each method, and whether its difference to the baseline is more than luck."""
+    """Yield each method's number. Say whether its difference to the baseline is more than luck."""
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
     values = {label: [x for x in map(number.of, each) if not math.isnan(x)] for label, each in runs.items()}
     others = [label for label in runs if label != base]
