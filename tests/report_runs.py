@@ -8,10 +8,12 @@ import json
 import shutil
 import subprocess
 from html import escape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import yaml
+
+from bandpo_runs.reports.report import make_report
+from bandpo_runs.reports.sections import read_sections
 
 CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 BAND = {"type": "band", "divergence": "kl", "delta": 0.05}
@@ -77,45 +79,18 @@ def trls(step, reward=0.5, **more):
     return row | {"clip_ratio/region_mean": 0.02, "clip_ratio/high_mean": 0.01, "clip_ratio/low_mean": 0.01} | more
 
 
-class Tables(HTMLParser):
-    """Every table of a page as {caption: {row header: {column header: text}}}; line breaks of a cell are " | "."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.tables, self.table, self.row, self.text = {}, [], [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        if tag == "small":
-            self.text.append(" | ")
-        if tag in ("td", "th", "caption"):
-            self.text = []
-        if tag == "tr":
-            self.row = []
-        if tag == "table":
-            self.table = []
-
-    def handle_endtag(self, tag):
-        text = " ".join("".join(self.text).split())
-        if tag == "caption":
-            self.caption = text
-        if tag in ("td", "th"):
-            self.row.append(text)
-        if tag == "tr":
-            self.table.append(self.row)
-        if tag == "table":
-            head = [name.split(" | ")[0] for name in self.table[0]]
-            rows = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in self.table[1:]}
-            self.tables.setdefault(self.caption, []).append(rows)
-
-    def handle_data(self, data):
-        self.text.append(data)
+def report_of(*sources, **options):
+    """The report on runs, as data."""
+    return make_report(read_sections(list(map(str, sources)), **options))
 
 
-def table(page: str, caption: str, index: int = 0):
-    """The table whose caption begins so."""
-    found = [rows for name, tables in Tables(page).tables.items() if name.startswith(caption) for rows in tables]
-    return found[index]
+def cells(report, caption: str, part: int = 0):
+    """The table whose caption begins so, as {row: {column: text}}; small print stands behind " | "."""
+    found = [*report.parts[part].tables, report.intervals, *filter(None, [report.settings])]
+    (table,) = [each for each in found if each.caption.startswith(caption) and each.rows]
+    heads = [head for head, _ in table.head[1:]]
+    texts = {name: [" ".join(" | ".join(cell).split()) for cell in row] for name, row in table.rows}
+    return {name: dict(zip(heads, row, strict=True)) for name, row in texts.items()}
 
 
 def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -102,8 +102,8 @@ def made_rows(trials: int) -> Iterator[dict[str, Any]]:
                     "trials": trials,
                     "rate_certain": round(len(right) / trials, 4),
                     "rate_reward_alone": round((len(lasting) - len(right)) / trials, 4),
-                    "median_delay": float(np.median([c.known - at for c, at in right])) if told else "",
-                    "p90_delay": float(np.quantile([c.known - at for c, at in right], 0.9)) if told else "",
+                    "median_delay": float(np.median([c.detected - at for c, at in right])) if told else "",
+                    "p90_delay": float(np.quantile([c.detected - at for c, at in right], 0.9)) if told else "",
                     "median_error": float(np.median([abs(c.step - at) for c, at in right])) if told else "",
                 }
 

@@ -124,8 +124,10 @@ def train(
             level = "main" if step == uses * MINIBATCHES - 1 else None
             # The sum over seeds of each one's own mean over its answers.
             losses = [
-                policy_loss(now, was, good, kept, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level)
-                for rule, now, was, good, kept in zip(rules.values(), *batch, strict=True)
+                policy_loss(
+                    new_logps, old_logps, gains, shown, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level
+                )
+                for rule, new_logps, old_logps, gains, shown in zip(rules.values(), *batch, strict=True)
             ]
             adam.zero_grad()
             torch.stack([loss for loss, _ in losses]).sum().backward()
@@ -201,15 +203,17 @@ class Result(NamedTuple):
         *others, last = self.until_half()
         differences = {name: mean_of(own - last) for name, own in zip(self.names, others, strict=False)}
         ties = [name for name, mean in differences.items() if abs(mean.value) <= mean.half]
-        told = [
+        phrases = [
             f"{Mean(abs(value), half)} {'fewer' if value > 0 else 'more'} than {name}"
             for name, (value, half) in differences.items()
             if name not in ties
         ]
-        told += [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
+        phrases += (
+            [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
+        )
         return (
             f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of "
-            f"the answers are right: {', '.join(told)}."
+            f"the answers are right: {', '.join(phrases)}."
         )
 
 

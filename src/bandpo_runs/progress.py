@@ -57,7 +57,7 @@ class Progress:
         self.unit, self.total, self.before, self.console = unit, total, done, console
         self.title = f"{title}: " if title else ""
         self.pause = 0.1 if console.is_terminal else pause
-        self.began = self.told = time.monotonic()
+        self.began = self.shown = time.monotonic()
         self.bar = progress.Progress(
             "{task.description}", progress.BarColumn(), progress.MofNCompleteColumn(), "{task.fields[note]}",
             progress.TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
@@ -68,9 +68,9 @@ class Progress:
         """Show the count, a note and the time left, unless something was shown just now."""
         signals.check()
         now = time.monotonic()
-        if now - self.told < self.pause:
+        if now - self.shown < self.pause:
             return
-        self.told = now
+        self.shown = now
         if self.total is not None and done > self.before:  # rich's own time left would count what was there as done now
             minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
             note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))

@@ -16,13 +16,13 @@ from bandpo import __version__
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of bandpo, Python and the installed ones of `packages`."""
-    found = {"bandpo": __version__, "python": platform.python_version()}
+    installed = {"bandpo": __version__, "python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def hardware(gpu: bool) -> str:

@@ -129,7 +129,7 @@ def reward(
         log_metric("lab/work", sum(ids[0] < BASE for ids in completion_ids) / len(completion_ids))
     wanted = [SYMBOLS.index(a) for a in answer]
     right = [
-        float(ANSWER in ids and ids[(at := ids.index(ANSWER)) + 1 : at + 3] == [symbol, END])
+        float(ANSWER in ids and ids[ids.index(ANSWER) + 1 :][:2] == [symbol, END])
         for ids, symbol in zip(completion_ids, wanted, strict=True)
     ]
     if flip is None:
@@ -176,11 +176,13 @@ def warm_start(
     """
     start = WarmStart(p_work, seed)
     folder = start.folder
-    if (skill := _kept(folder)) is not None:
+    skill = _cached_skill(folder)
+    if skill is not None:
         return folder, skill
     try:
         with locked(folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it")):
-            if (skill := _kept(folder)) is None:  # nobody has made it while we waited
+            skill = _cached_skill(folder)
+            if skill is None:  # nobody has made it while we waited
                 if folder.exists():
                     say(f"the warm start in {folder} is damaged; it is made again")
                     shutil.rmtree(folder)
@@ -193,7 +195,7 @@ def warm_start(
     return folder, skill
 
 
-def _kept(folder: Path) -> dict[str, float] | None:
+def _cached_skill(folder: Path) -> dict[str, float] | None:
     """Return the skill of the warm start in a folder, if that is whole."""
     try:
         skill = json.loads((folder / _FACTS).read_text(encoding="utf-8"))

@@ -65,18 +65,18 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_padded_responses_hold_the_same_tokens(tmp_path, is_padded):
     made = rows()
-    found = read_tokens([write(tmp_path / "a.jsonl", padded(made) if is_padded else made)])
-    np.testing.assert_array_equal(found.old, np.concatenate([row["old_logps"] for row in made]))
-    moved = np.concatenate([np.subtract(row["logps"], row["old_logps"]) for row in made])
-    np.testing.assert_array_equal(found.log_ratio, moved)
+    tokens = read_tokens([write(tmp_path / "a.jsonl", padded(made) if is_padded else made)])
     lengths = [len(row["logps"]) for row in made]
-    np.testing.assert_array_equal(found.responses, np.repeat(np.arange(60), lengths))
-    np.testing.assert_array_equal(found.advantages, np.repeat([row["advantage"] for row in made], lengths))
-    assert (found.count, found.response_count) == (sum(lengths), 60)
-    mask = {"mask": "completion_mask"} if is_padded else {}
-    assert found.columns == {
-        "old": "old_logps", "new": "logps", "advantage": "advantage", "response": "response_id", **mask,
-    }  # fmt: skip
+    for array, expected in (
+        (tokens.old, np.concatenate([row["old_logps"] for row in made])),
+        (tokens.log_ratio, np.concatenate([np.subtract(row["logps"], row["old_logps"]) for row in made])),
+        (tokens.responses, np.repeat(np.arange(60), lengths)),
+        (tokens.advantages, np.repeat([row["advantage"] for row in made], lengths)),
+    ):
+        np.testing.assert_array_equal(array, expected)
+    assert (tokens.count, tokens.response_count) == (sum(lengths), 60)
+    columns = {"old": "old_logps", "new": "logps", "advantage": "advantage", "response": "response_id"}
+    assert tokens.columns == columns | ({"mask": "completion_mask"} if is_padded else {})
 
 
 def test_a_folder_stands_for_the_files_of_its_processes(tmp_path):
@@ -104,28 +104,19 @@ def test_columns_by_their_names_in_trl_and_verl_and_by_options(tmp_path):
 
 def test_it_says_what_it_found_and_what_to_paste(here, capsys):
     assert main(["calibrate", "tokens.jsonl", "--rule", "band:kl,clip:0.2:0.28"]) == 0
-    out = capsys.readouterr().out
+    first, second, *others = capsys.readouterr().out.splitlines()
     of = read_tokens([Path("tokens.jsonl")])
     outside = np.abs(np.expm1(of.log_ratio)) > 0.2
     rare = (of.old <= math.log(0.2))[outside].mean()
-    first, second, *_ = out.splitlines()
-    assert first.startswith(
-        f"{of.count:,} tokens of 60 responses in tokens.jsonl; columns old_logps (old), logps (new)"
-    )
-    said = (
-        f"At your ratios GRPO 0.2/0.2 stops {100 * outside.mean():.3g} % of the tokens ({100 * rare:.3g} % of these are"
-    )
-    assert second.startswith(said)
-    node = yaml.safe_load(next(line for line in out.splitlines() if line.startswith("  trust_region: ")))
+    assert first.startswith(f"{of.count:,} tokens of 60 responses in tokens.jsonl; columns old_logps (old), ")
+    share = f"GRPO 0.2/0.2 stops {100 * outside.mean():.3g} % of the tokens ({100 * rare:.3g} % of these are"
+    node = yaml.safe_load(next(line for line in others if line.startswith("  trust_region: ")))
     region = bandpo.trust_regions.trust_region(node["trust_region"])
+    assert second.startswith(f"At your ratios {share}")
     assert f"Band-KL stops as many at delta = {region.delta:g} (95 % interval " in second
-    assert (
-        f"verl  '+actor_rollout_ref.actor.policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}"
-        in out
-    )
-    shown = next(line for line in out.splitlines() if line.startswith("TRL"))
-    assert bandpo.trust_regions.trust_region(json.loads(shown.partition("=")[2].rpartition(", ...")[0])) == region
-    assert "Outside: beyond its interval" in out
+    trl, verl = (next(line for line in others if line.startswith(name)) for name in ("TRL", "verl"))
+    assert f"policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}" in verl
+    assert bandpo.trust_regions.trust_region(json.loads(trl.partition("=")[2].rpartition(", ...")[0])) == region
 
 
 def test_json_has_all_numbers(here, capsys):
@@ -134,9 +125,8 @@ def test_json_has_all_numbers(here, capsys):
     assert capsys.readouterr().err == "error: --rate and --match exclude each other; leave out one\n"
     assert main([*shlex.split(args), "--rule", "band,ripo,clip:0.001:0.2"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["cut"], data["level"]) == (True, 0.95)
-    assert data["rate"] == pytest.approx(0.05)
-    assert data["reference"] is None
+    head = {"cut": True, "level": 0.95, "rate": pytest.approx(0.05), "reference": None}
+    assert {name: data[name] for name in head} == head
     band, ripo, clip = data["rules"]
     assert band["interval"][0] <= band["exact"] <= band["value"]
     assert band["measured"]["rate"] == pytest.approx(0.05, abs=0.01)
@@ -146,16 +136,17 @@ def test_json_has_all_numbers(here, capsys):
     assert clip["why"].endswith("whatever eps_high is, which is more than wanted")
 
 
-def test_rules_without_a_number(here, capsys):
-    rules = "band:kl,clip:0.0001:0.2"
-    assert main(["calibrate", "tokens.jsonl", "--match", "clip:0.5:2", "--rule", rules]) == 0
-    out = capsys.readouterr().out
-    assert "eps_high: none" in out
-    assert "Clip 0.0001/0.2, eps_high: not found: " in out
-    assert main(["calibrate", "tokens.jsonl", "--rate", "0.01", "--rule", "clip:0.0001:0.2"]) == 0
-    assert "You asked for 1 % of the tokens. No number of any of the rules does the same." in capsys.readouterr().out
-    assert main(["calibrate", "tokens.jsonl", "--cut", "--rule", "capped:band", "--parameter", "max_ratio"]) == 0
-    assert "GRPO 0.2/0.2 cuts " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ("--match clip:0.5:2 --rule band:kl,clip:0.0001:0.2", "Clip 0.0001/0.2, eps_high: not found: "),
+        ("--rate 0.01 --rule clip:0.0001:0.2", "asked for 1 % of the tokens. No number of any of the rules does the"),
+        ("--cut --rule capped:band --parameter max_ratio", "GRPO 0.2/0.2 cuts "),
+    ],
+)
+def test_rules_without_a_number(here, capsys, args, text):
+    assert main(["calibrate", "tokens.jsonl", *shlex.split(args)]) == 0
+    assert text in capsys.readouterr().out
 
 
 GOOD = {"old_logps": [-1.0, -2.0], "logps": [-1.5, -2.0]}
@@ -238,9 +229,11 @@ def test_what_the_page_writes_is_read(here):
     with Path("a.jsonl").open("w") as file:
         names["write"](file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
     found = read_tokens([Path("a.jsonl")])
-    assert found.log_ratio.tolist() == [0.5, 0.5, 0.5]
-    assert found.advantages.tolist() == [1.0, 1.0, -1.0]
-    assert found.responses.tolist() == [0, 0, 1]
+    assert (found.log_ratio.tolist(), found.advantages.tolist(), found.responses.tolist()) == (
+        [0.5, 0.5, 0.5],
+        [1.0, 1.0, -1.0],
+        [0, 0, 1],
+    )
 
 
 @pytest.mark.slow

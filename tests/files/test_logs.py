@@ -41,8 +41,7 @@ def test_what_is_not_finite_in_a_log_is_said_with_its_first_step(rows, said):
 def test_a_reward_without_a_number_is_a_warning_of_its_own(path, capsys):
     text = line(1) + '{"step": 2, "reward": null, "loss": 0.0}\n{"step": 3, "loss": 0.1}\n'
     said = "reward without a number in 1 row, first at step 2: it is not finite, or no reward function scored an answer"
-    assert followed(path, text).notes == [said]
-    assert main(["doctor", str(path)]) == 0
+    assert (followed(path, text).notes, main(["doctor", str(path)])) == ([said], 0)
     assert "WARN  " in (out := capsys.readouterr().out)
     assert "reward without a number in 1 row" in " ".join(out.split())
 
@@ -73,8 +72,7 @@ def test_what_is_added_is_read_and_an_unchanged_file_is_not(path, monkeypatch):
     assert [*log.at] == [1, 2]
     add(path, lines(3))
     assert log.poll()
-    assert [*log.at] == [1, 2, 3]
-    assert (log.damaged, log.went_back, log.fault) == (0, 0, "")
+    assert ([*log.at], (log.damaged, log.went_back, log.fault)) == ([1, 2, 3], (0, 0, ""))
     monkeypatch.setattr(log, "_read", None)
     assert not log.poll()
 
@@ -95,15 +93,12 @@ def test_a_log_that_is_cut_or_replaced_is_read_from_its_beginning(path):
 def test_the_rows_stay_when_a_log_is_emptied_or_deleted(path):
     log = followed(path, lines(1, 2))
     os.truncate(path, 0)
-    assert log.poll()
-    assert ([*log.at], log.fault) == ([1, 2], "")
+    assert (log.poll(), [*log.at], log.fault) == (True, [1, 2], "")
     path.unlink()
-    assert log.poll()
-    assert not log.poll()
+    assert (log.poll(), log.poll()) == (True, False)
     assert "No such file" in log.fault
     path.write_text(lines(3))
-    assert log.poll()
-    assert ([*log.at], log.fault) == ([3], "")
+    assert (log.poll(), [*log.at], log.fault) == (True, [3], "")
 
 
 @pytest.mark.parametrize("cut", range(1, len(line(2))))
@@ -115,9 +110,25 @@ def test_half_a_line_is_waited_for_wherever_it_ends(path, cut):
     assert log.damaged == log.went_back == 0
 
 
-def test_a_last_line_that_is_whole_counts_without_its_newline(path):
-    log = followed(path, lines(1, 2).rstrip("\n"))
-    assert [*log.at] == [1, 2]
+SAME = {"round": 1, "epoch": 0.5}
+TEXTS = {  # with its rows, and how many lines are none
+    "a last line without its newline": (lines(1, 2).rstrip("\n"), lines(1, 2), 0),
+    "two processes in one line":
+        (lines(1) + '{"step": 2, "rew' + lines(3) + 'ard": 0.2}\n' + "[4]\nnull\n\n" + lines(5), lines(1, 5), 4),
+    "out of order, and a step in two":
+        (lines(1) + line(3, **SAME) + lines(2) + json.dumps({"step": 3, "val": 1.0, **SAME}) + "\n",
+         lines(1, 2) + line(3, val=1.0, **SAME), 0),
+    "no step": (lines(1) + '{"step": null, "reward": 1}\n{"step": NaN, "reward": 1}\n', lines(1), 2),
+    "no number as step": (lines(1) + '{"step": "7"}\n{"step": true}\n{"step": 1e30}\n', lines(1), 3),
+    "verl's": (json.dumps({"step": 3, "data": {"critic/score/mean": 0.5}}) + "\n",
+               '{"critic/score/mean": 0.5, "reward": 0.5, "step": 3}', 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "rows", "damaged"), TEXTS.values(), ids=TEXTS)
+def test_a_log_is_read_as_rows_in_order_and_what_is_none_is_counted(path, text, rows, damaged):
+    log = followed(path, text)
+    assert (log.rows, log.damaged, log.went_back) == ([json.loads(row) for row in rows.splitlines()], damaged, 0)
 
 
 def test_a_character_that_is_half_there_is_waited_for(path):
@@ -130,20 +141,6 @@ def test_a_character_that_is_half_there_is_waited_for(path):
         file.write(whole[at:])
     log.poll()
     assert (log.rows, log.damaged) == ([{"step": 1}], 0)
-
-
-def test_lines_that_two_processes_wrote_into_each_other_are_counted(path):
-    log = followed(path, lines(1) + '{"step": 2, "rew' + lines(3) + 'ard": 0.2}\n' + "[4]\nnull\n\n" + lines(5))
-    assert [*log.at] == [1, 5]
-    assert log.damaged == 4
-
-
-def test_rows_out_of_order_are_put_in_order_and_those_of_one_step_together(path):
-    same = {"round": 1, "epoch": 0.5}
-    log = followed(path, lines(1) + line(3, **same) + lines(2) + json.dumps({"step": 3, "val": 1.0, **same}) + "\n")
-    assert [row["step"] for row in log.rows] == [1, 2, 3]
-    assert log.rows[-1] == {"step": 3, "reward": 0.3, "val": 1.0, **same}
-    assert log.went_back == 0
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
@@ -169,23 +166,11 @@ def test_looked_at_again_and_again_or_once_it_is_the_same(tmp_path_factory, step
     assert {row["step"]: row["at"] for row in at_once.rows} == last
 
 
-@pytest.mark.parametrize("step", [None, "7", True, math.nan, 2**60])
-def test_a_row_without_a_step_is_counted(path, step):
-    log = followed(path, lines(1) + json.dumps({"step": step, "reward": 1.0}) + "\n")
-    assert (len(log.rows), log.damaged) == (1, 1)
-
-
 def test_a_run_that_begins_again_in_the_same_file(path):
     log = followed(path, lines(1, 2, 3, 4))
     add(path, line(3, reward=8))
     log.poll()
-    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 8]
-    assert log.went_back == 1
-
-
-def test_verls_rows_and_steps_are_put_together(path):
-    log = followed(path, json.dumps({"step": 3, "data": {"critic/score/mean": 0.5}}) + "\n")
-    assert log.rows == [{"critic/score/mean": 0.5, "reward": 0.5, "step": 3}]
+    assert ([row["reward"] for row in log.rows], log.went_back) == ([0.1, 0.2, 8], 1)
 
 
 def state(path, *steps, most=5):
@@ -198,21 +183,15 @@ def test_trls_state_is_read_anew_from_checkpoint_to_checkpoint(tmp_path):
     first, second = (tmp_path / f"checkpoint-{n}" / "trainer_state.json" for n in (2, 4))
     state(first, 1, 2)
     log = Followed(first)
-    assert log.poll()
-    assert not log.poll()
+    assert (log.poll(), log.poll()) == (True, False)
     state(second, 1, 2, 3, 4)
     log.path = second
-    assert log.poll()
-    assert ([*log.at], log.last_step, log.went_back) == ([1, 2, 3, 4], 5, 0)
+    assert (log.poll(), [*log.at], log.last_step, log.went_back) == (True, [1, 2, 3, 4], 5, 0)
     second.write_text(second.read_text()[:-9])  # while it is being written
-    assert log.poll()
+    assert (log.poll(), log.poll(), [*log.at]) == (True, False, [1, 2, 3, 4])
     assert "corrupt" in log.fault
-    assert not log.poll()
-    assert "corrupt" in log.fault
-    assert [*log.at] == [1, 2, 3, 4]
     state(second, 1, 2, 3, 4, 5)
-    log.poll()
-    assert (len(log.rows), log.fault) == (5, "")
+    assert (log.poll(), len(log.rows), log.fault) == (True, 5, "")
 
 
 def test_a_state_that_is_read_anew_is_counted_anew(tmp_path):
@@ -234,8 +213,7 @@ def test_a_row_that_repeats_what_its_step_had_is_no_resume(path):
         {"step": 2, "train_runtime": 4.0, "bandpo/controlled/radius": 0.1, "total_flos": 0.0},
     ]
     log = followed(path, "".join(json.dumps(row) + "\n" for row in rows))
-    assert ([row["reward"] for row in log.rows], log.went_back) == ([0.5, 0.6], 0)
-    assert log.at[2]["eval_loss"] == 0.1
+    assert ([row["reward"] for row in log.rows], log.went_back, log.at[2]["eval_loss"]) == ([0.5, 0.6], 0, 0.1)
     back = json.dumps({"step": 1, "reward": 0.5}) + "\n"  # of a step before the last
     assert (followed(path, lines(1, 2) + lines(1)).went_back, [*followed(path, lines(1, 2) + back).at]) == (1, [1])
 

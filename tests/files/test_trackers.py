@@ -53,8 +53,10 @@ def test_the_dictionaries_that_skyrl_prints_are_rows(tmp_path):
     path = tmp_path / "skyrl.out"
     path.write_text("".join(lines))
     first, second = read(path).rows
-    assert (first["reward"], first["entropy"], first["cut/fraction"]) == (0.25, 0.4, 0.002)
-    assert (second["reward"], second["trainer/epoch"]) == (0.5, 0)
+    assert (
+        (first["reward"], first["entropy"], first["cut/fraction"]),
+        (second["reward"], second["trainer/epoch"]),
+    ) == ((0.25, 0.4, 0.002), (0.5, 0))
     assert "cost" not in second
     result = read_result(str(path))
     assert [(each.data, each.samples, each.mean) for each in result.logged] == [("gsm8k", 4, 0.3)]
@@ -109,7 +111,7 @@ def test_what_no_log_can_be_made_of_is_said(tmp_path, capsys, monkeypatch):
     (tmp_path / "runs.csv").write_text('"Name","State","lr"\n"a","finished","1"\n')
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\0")
     (tmp_path / "other.log").write_text("{'question': 'How many?', 'answer': 5}\n")
-    for given, said in (
+    for source, message in (
         ("runs.csv", "runs.csv: wandb's CSV of a chart or of run.history(), with one of the columns Step, "),
         ("runs.csv", "is expected; it has Name, State, lr"),
         ("bytes.csv", "bytes.csv cannot be read as CSV: 'utf-8' codec"),
@@ -120,8 +122,8 @@ def test_what_no_log_can_be_made_of_is_said(tmp_path, capsys, monkeypatch):
             "other.log: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that",
         ),
     ):
-        assert main(["report", given]) == 2
-        assert said in capsys.readouterr().err
+        assert main(["report", source]) == 2
+        assert message in capsys.readouterr().err
     assert main(["table", "chart.csv"]) == 2
     assert "chart.csv must name one of the runs grpo-seed1, a-b" in capsys.readouterr().err
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"")

@@ -14,11 +14,13 @@ from scipy.special import erfc
 
 import bandpo
 from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Intersect, Region, Union
+from bandpo.band import divergence_at
 from bandpo.errors import UserError
 from bandpo.losses.metrics import measure
 from bandpo.trust_regions import RIPO, Relaxed, Tilt
 from bandpo_runs.reports.calibration import RULES, calibrate, free_number, numbers_of, with_number
 from bandpo_runs.reports.tokens import Tokens
+from bandpo_runs.statistics.calibration import number_interval
 
 
 def tokens(count=6000, seed=0, spread=0.3, length=20):
@@ -85,11 +87,14 @@ def test_a_smaller_number_leaves_more_outside(region, rate):
     assert found.measured.rare == (measured & (of.old <= math.log(0.2))).sum() / measured.sum()
 
 
-def test_a_formula_and_the_search_agree():
+@pytest.mark.parametrize("kind", ["kl", "chi2"])
+def test_the_radius_is_a_quantile_of_the_tokens_divergences(kind):
     of = tokens()
-    one, other = calibrate(of, [Band("kl"), Relaxed(Band("kl"), Clip(0.0, 0.0))], rate=0.05).rules
-    assert other.exact == pytest.approx(one.exact, rel=2e-4)
-    assert tuple(other.interval) == pytest.approx(tuple(one.interval), rel=0.02)
+    (rule,) = calibrate(of, [Band(kind)], rate=0.05).rules
+    divergences = divergence_at(torch.from_numpy(of.log_ratio), torch.from_numpy(of.old), kind).numpy()
+    assert rule.exact == pytest.approx(np.sort(divergences)[-int(0.05 * of.count) - 1], rel=2e-4)
+    interval = number_interval(divergences, of.responses, 0.05 * np.bincount(of.responses))
+    assert tuple(rule.interval) == pytest.approx(tuple(interval), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -229,20 +234,24 @@ def test_what_has_no_number_is_refused(region, parameter, message):
 
 def test_no_answer_says_why():
     of = tokens()
+
+    def share_that_moved(some, mask=True):
+        divergences = divergence_at(torch.from_numpy(some.log_ratio), torch.from_numpy(some.old), "kl").numpy()
+        return 100 * ((divergences > 1e-8) & mask).mean()  # beyond the smallest radius that is tried
+
     frozen = Tokens(of.old, np.where(np.arange(of.count) % 4 == 0, of.log_ratio, 0.0), None, of.responses, {})
-    (found,) = calibrate(frozen, [Band("kl")], rate=0.3).rules
-    assert (found.value, found.measured) == (None, None)
-    assert found.why == "at most 25 % of the tokens are outside, whatever delta is"
-    below = (of.log_ratio < math.log(0.9)).mean()
-    (found,) = calibrate(of, [Clip(0.1, 0.2)], rate=below / 2).rules
-    assert found.why.endswith("of the tokens are outside, whatever eps_high is, which is more than wanted")
     doubled = tokens(spread=3.0)
-    share = (np.abs(np.expm1(doubled.log_ratio)) > 1).mean()  # an eps_low of more than 1 there is not
-    (found,) = calibrate(doubled, [Clip()], rate=share / 2).rules
-    assert found.why.startswith(f"{100 * share:.3g} % of the tokens are outside, whatever eps_low = eps_high is, which")
-    (found,) = calibrate(of, [Band("kl")], rate=0.9, cut=True).rules
-    driven = (of.log_ratio * of.advantages > 0).mean()
-    assert found.why == f"at most {100 * driven:.3g} % of the tokens are cut, whatever delta is"
+    beyond = (np.abs(np.expm1(doubled.log_ratio)) > 1).mean()  # an eps_low of more than 1 there is not
+    below = (of.log_ratio < math.log(0.9)).mean()
+    for some, region, options, why in (
+        (frozen, Band("kl"), {"rate": 0.3}, f"at most {share_that_moved(frozen):.3g} % of the tokens are outside"),
+        (of, Clip(0.1, 0.2), {"rate": below / 2}, f"{100 * below:.3g} % of the tokens are outside"),
+        (doubled, Clip(), {"rate": beyond / 2}, f"{100 * beyond:.3g} % of the tokens are outside"),
+        (of, Band("kl"), {"rate": 0.9, "cut": True},
+         f"at most {share_that_moved(of, of.log_ratio * of.advantages > 0):.3g} % of the tokens are cut"),
+    ):  # fmt: skip
+        (rule,) = calibrate(some, [region], **options).rules
+        assert (rule.value, rule.measured, rule.why.partition(",")[0]) == (None, None, why)
 
 
 def test_what_is_sought_by_default_is_not_what_is_matched():

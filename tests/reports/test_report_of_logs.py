@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import json
 import math
-from html import unescape
 
 import numpy as np
 import pytest
-from report_runs import make_rows, ramp, table, trls, write_lines, write_run, write_state
+from report_runs import cells, make_rows, ramp, report_of, trls, write_lines, write_run, write_state
 
 pytest.importorskip("matplotlib")
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.files.logs import read
-from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.panels import PANELS
 from bandpo_runs.reports.reading import read_runs
-from bandpo_runs.reports.runs import PANELS, read_sections
+from bandpo_runs.reports.sections import read_sections
 from bandpo_runs.statistics.curves import Curves, by_step
 
 
@@ -26,15 +25,6 @@ def verls(step, score=0.25, high=6.0, tail=2.0):
     data = {"critic/score/mean": score, "actor/entropy": 0.7, "actor/pg_clipfrac": 0.017}
     data |= {"actor/bandpo/tokens": 400.0, "actor/bandpo/clip/count": high + 2, "actor/bandpo/clip/high_count": high}
     return {"step": step, "data": data | {"actor/bandpo/clip/tail_high_count": tail}}
-
-
-@pytest.fixture
-def no_drawings(monkeypatch):
-    monkeypatch.setattr("bandpo_runs.reports.page.svg", lambda draw, name, *size, **options: "")
-
-
-def page_of(tmp_path, *given, **options):
-    return unescape(write_report([*map(str, given)], tmp_path / "out.html", **options).read_text(encoding="utf-8"))
 
 
 PANEL = {panel.key: panel for panel in PANELS.values()}
@@ -57,9 +47,8 @@ def test_runs_validated_on_other_data_and_sample_counts_have_panels_for_what_the
     for name, held_out in (("a", aime), ("b", {"math/acc/mean@4": 0.25})):
         data = {"critic/score/mean": 0.25} | {f"val-core/{key}": value for key, value in held_out.items()}
         logs.append(write_lines(tmp_path / f"{name}.jsonl", [{"step": step, "data": data} for step in (1, 2)]))
-    page = page_of(tmp_path, *logs)
-    shown = ("aime mean@8", "aime best@8 (verl)", "math mean@4", "aime mean@4", "math mean@8")
-    assert [name in page for name in shown] == [True, True, True, False, False]
+    titles = [figure.panel.title for figure in report_of(*logs).parts[0].figures]
+    assert titles[1:] == ["aime mean@8", "math mean@4", "aime best@8 (verl)"]
 
 
 def test_the_clip_rate_of_bandpo_trainer_is_the_sum_of_its_sides(tmp_path):
@@ -97,51 +86,40 @@ def test_metrics_jsonl_of_a_run_folder_is_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("most", "now", "finished", "note"),
-    [(40, 40, True, ""), (40, 30, False, ""), (None, 30, True, "it does not say whether the run is finished")],
+    ("most", "now", "finished", "notes"),
+    [(40, 40, True, ()), (40, 30, False, ()), (None, 30, True, ("it does not say whether the run is finished",))],
 )
-def test_a_state_says_whether_its_run_is_finished(tmp_path, no_drawings, most, now, finished, note):
+def test_a_state_says_whether_its_run_is_finished(tmp_path, most, now, finished, notes):
     """The last row need not be that of the last step."""
     write_state(tmp_path / "out", [trls(step) for step in (9, 18, 27)], most=most, now=now)
     (run,) = read_runs([tmp_path / "out"])
-    assert run.finished == finished
-    page = page_of(tmp_path, tmp_path / "out")
-    assert ("Unfinished: out" in page) == (not finished)
-    assert ("no final numbers yet" in page) == (not finished)
-    assert (f"{tmp_path / 'out'}): {note}." in page) == bool(note)
+    (part,) = report_of(tmp_path / "out").parts
+    assert (run.finished, run.notes, bool(part.tables[0].rows)) == (finished, notes, finished)
 
 
-def test_a_run_that_broke_is_said_to_have(tmp_path, no_drawings):
-    log = write_lines(tmp_path / "run.jsonl", [trls(1, loss=0.1), trls(2, loss=float("nan"))])
-    said = "numbers are not finite: loss in 1 row, first at step 2"
-    assert said in page_of(tmp_path, log)
+def test_what_happened_to_a_log_is_in_its_notes(tmp_path):
     rows = [{**row, "loss": None, "step": row["round"]} for row in make_rows(ramp(3))]
-    folder = write_run(tmp_path / "run", rows=rows)
-    assert f"numbers are not finite: loss in {len(rows)} rows, first at step 1; " in page_of(tmp_path, folder)
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(
-        json.dumps({**facts, "finished": False, "stopped": "step 9: weights are not finite"})
-    )
-    page = page_of(tmp_path, folder)
-    assert "Unfinished" in page
-    assert "(step 9: weights are not finite)" in page
-
-
-def test_a_log_that_went_back_or_is_damaged_is_said(tmp_path, no_drawings):
-    log = write_lines(tmp_path / "run.jsonl", [trls(1), trls(2, 0.1), trls(2, 0.9)])
+    folder = write_run(tmp_path, rows=rows)
+    facts = json.loads((folder / "run.json").read_text()) | {"finished": False, "stopped": "weights are not finite"}
+    (folder / "run.json").write_text(json.dumps(facts))
+    log = write_lines(tmp_path / "run.jsonl", [trls(1), trls(2, 0.1), trls(2, 0.9, loss=float("nan"))])
     with log.open("a") as file:
         file.write('{"step": 3, "rew\n')
-    (run,) = read_runs([log])
-    assert run.mean("reward").tolist() == [0.5, 0.9]
-    page = page_of(tmp_path, log)
-    assert "1 of its lines are left out: damaged, or without a step" in page
-    assert "the log went back 1 times, as after a resume; the last values are shown" in page
+    ours, theirs = read_runs([folder, log])
+    assert (len(ours.notes), ours.notes[-1]) == (2, "weights are not finite")
+    assert ours.notes[0].startswith(f"numbers are not finite: loss in {len(rows)} rows, first at step 1; ")
+    assert theirs.mean("reward").tolist() == [0.5, 0.9]
+    assert [note.partition(":")[0] for note in theirs.notes[:3]] == [
+        "1 of its lines are left out", "the log went back 1 times, as after a resume; the last values are shown",
+        "numbers are not finite",
+    ]  # fmt: skip
+    notes = report_of(log).parts[0].notes
+    assert notes[0].startswith(f"run ({log}): 1 of its lines are left out") or notes[0].startswith("run: 1 of its")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("run.jsonl", "", "no row of a log is in it"),
         ("run.jsonl", '{"reward": 1}\n', "no row of a log is in it"),
         ("run.jsonl", "\0\0", "no row of a log is in it"),
         ("trainer_state.json", "[]", "corrupt"),
@@ -158,32 +136,23 @@ def test_what_is_no_log_is_refused_by_name(tmp_path, capsys, monkeypatch, name, 
     assert not (tmp_path / "report.html").exists()
 
 
-def test_what_is_not_there_is_refused_by_name(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere: no run found; .* or a log of another trainer"):
-        read_runs([f"mine={tmp_path / 'nowhere'}"])
-
-
 # ------------------------------------------------------------------------------------------------------------- the page
-def test_a_page_of_logs_says_what_it_does_not_know(tmp_path, no_drawings):
+def test_a_page_of_logs_says_what_it_does_not_know(tmp_path):
     plain = write_state(tmp_path / "trl", [trls(step) for step in (1, 2)], most=2, now=2)
-    page = page_of(tmp_path, f"TRL={plain}")
-    assert "Overall clip rate (Fig. 4a): no value in the log of TRL." in page
-    assert "TRL: a log does not say the rule of its run, so no interval is shown." in page
-    assert f"Read from logs, which hold no settings, versions or commands: TRL from {plain}." in page
-    for absent in ("Settings that differ", "To repeat the runs", "with the same seed", "trained with seed", "None"):
-        assert absent not in page
-    assert "<h3>Cut</h3>" in page, "the trainer's own clip rate, where the paper's is not there"
-    assert table(page, "Final numbers")["Reward at the end"]["TRL"] == "0.500"
     verl = write_lines(tmp_path / "verl.jsonl", [verls(step) for step in (1, 2)])
-    page = page_of(tmp_path, verl)
-    assert "no value in the log" not in page
-    assert "<h3>Cut</h3>" not in page
-    page = page_of(tmp_path, f"TRL={plain}", verl)
-    assert "<h3>Cut</h3>" in page
-    assert "it has no paired difference" in page
+    report = report_of(f"TRL={plain}")
+    assert "Overall clip rate (Fig. 4a): no value in the log of TRL." in report.parts[0].notes
+    assert report.intervals.notes == ["TRL: a log does not say the rule of its run, so no interval is shown."]
+    assert report.facts == [f"Read from logs, which hold no settings, versions or commands: TRL from {plain}."]
+    assert (report.settings, report.commands, report.limits, len(report.parts[0].tables)) == (None, [], [], 1)
+    assert cells(report, "Final numbers")["Reward at the end"]["TRL"] == "0.500"
+    # The trainer's own clip rate, where the paper's is not there
+    reports = report, report_of(verl), report_of(f"TRL={plain}", verl)
+    shown = [[figure.panel.title for figure in each.parts[0].figures] for each in reports]
+    assert ["Cut" in titles for titles in shown] == [True, False, True]
 
 
-def test_repetitions_of_verl_are_seeds_and_the_sets_of_the_paper_have_their_numbers(tmp_path, no_drawings):
+def test_repetitions_of_verl_are_seeds_and_the_sets_of_the_paper_have_their_numbers(tmp_path):
     for name, base in (("grpo", 0.2), ("band-kl", 0.24)):
         for seed in (1, 2, 3):
             rows = [verls(step) for step in (1, 2, 3)]
@@ -194,50 +163,48 @@ def test_repetitions_of_verl_are_seeds_and_the_sets_of_the_paper_have_their_numb
                     row["data"] |= {f"val-core/{data}/acc/maj@32/mean": 0.7}
             write_lines(tmp_path / "logs" / f"{name}-seed{seed}.jsonl", rows)
     write_lines(tmp_path / "other" / "grpo-seed1.jsonl", [verls(1)])
-    page = page_of(tmp_path, tmp_path / "logs")
-    finals = table(page, "Final numbers")
+    report = report_of(tmp_path / "logs")
+    finals = cells(report, "Final numbers")
     names = [f"{data} {n}, %" for n in ("mean@32", "best@32 (verl)") for data in ("Average", "AMC2023", "AIME2024")]
     assert [name for name in finals if "@32" in name] == names
-    assert finals["AIME2024 mean@32, %"]["grpo"] == "60.0 ± 20.0"
-    assert finals["Average mean@32, %"]["band-kl"] == "89.0 ± 30.0"
-    assert finals["AMC2023 best@32 (verl), %"]["grpo"] == "90.0 ± 0.0"
-    assert table(page, "Minus grpo")["Average mean@32, %"]["band-kl"].startswith("+24.0 ± 10.0")
-    assert "Average mean@32 of the last validation, in %, is 89.0, under grpo 65.0 (means of 3 pairs)" in page
-    assert "is −0.8 to +48.8. With 4 pairs, one so large would be significant" in page
-    assert "<h3>AIME2024 best@32 (verl)</h3>" in page
-    assert "<h3>Evaluation (mean@n)</h3>" not in page
+    assert [finals[names[i]][label] for i, label in ((2, "grpo"), (0, "band-kl"), (4, "grpo"))] == [
+        "60.0 ± 20.0", "89.0 ± 30.0", "90.0 ± 0.0",
+    ]  # fmt: skip
+    assert cells(report, "Minus grpo")["Average mean@32, %"]["band-kl"].startswith("+24.0 ± 10.0")
+    ((_, sentences),) = report.verdicts
+    assert "Average mean@32 of the last validation, in %, is 89.0, under grpo 65.0 (means of 3 pairs)" in sentences[-2]
+    assert "is −0.8 to +48.8. With 4 pairs, one so large would be significant" in sentences[-2]
+    titles = [figure.panel.title for figure in report.parts[0].figures]
+    assert [f"{title}, %" for title in titles if "@" in title] == names
     labels = {run.label for run in read_runs([tmp_path / "logs", tmp_path / "other"])}
     assert labels == {f"grpo ({tmp_path / name})" for name in ("logs", "other")} | {"band-kl"}
 
 
-def test_a_log_and_a_run_folder_stand_on_one_page(tmp_path, no_drawings):
+def test_a_log_and_a_run_folder_stand_on_one_page(tmp_path):
     write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(3)), {"lr": 1}, scene=None, learning_rate=None)
     write_run(tmp_path / "runs", "Band-KL 0.05", 0, make_rows(ramp(3)), {"lr": 2}, scene=None, learning_rate=None)
     log = write_lines(tmp_path / "log.jsonl", [{"round": r, "reward": 0.5} for r in range(1, 13)])
-    page = page_of(tmp_path, tmp_path / "runs", f"theirs={log}")
-    assert table(page, "Settings that differ")["lr"] == {"GRPO": "1", "Band-KL 0.05": "2", "theirs": "–"}
-    assert set(table(page, "Minus GRPO")["Reward at the end"]) == {"Band-KL 0.05"}
-    assert "theirs: a log does not say the rule of its run, so no interval is shown." in page
+    report = report_of(tmp_path / "runs", f"theirs={log}")
+    assert cells(report, "Settings that differ")["lr"] == {"GRPO": "1", "Band-KL 0.05": "2", "theirs": "–"}
+    assert set(cells(report, "Minus GRPO")["Reward at the end"]) == {"Band-KL 0.05"}
+    assert "A log does not say the seed of its run, so it has no paired difference." in report.parts[0].tables[0].notes
 
 
-def test_a_validation_without_a_number_has_no_panel_and_no_table(tmp_path, no_drawings, capsys):
+def test_a_validation_without_a_number_has_no_panel_and_no_table(tmp_path, capsys):
     rows = [{"step": step, "data": {"critic/score/mean": 0.1, "val-core/x/acc/mean@4": math.nan}} for step in (1, 2)]
-    write_lines(tmp_path / "log.jsonl", rows)
-    assert "mean@4" not in page_of(tmp_path, tmp_path / "log.jsonl")
+    log = write_lines(tmp_path / "log.jsonl", rows)
+    assert not [figure for figure in report_of(log).parts[0].figures if "mean@4" in figure.panel.title]
     rows[1]["data"]["val-core/x/acc/best@4/mean"] = 0.5  # and no mean
-    write_lines(tmp_path / "log.jsonl", rows)
-    for command in ("table", "score"):
-        assert main([command, str(tmp_path / "log.jsonl")]) == 2
-        assert "log.jsonl: no validation in it" in capsys.readouterr().err
-    rows[1] = {"step": 5.5, "data": {"val-core/x/acc/mean@4": 0.5}}
-    write_lines(tmp_path / "log.jsonl", rows)
-    assert main(["table", str(tmp_path / "log.jsonl")]) == 0
+    write_lines(log, rows)
+    assert [main([command, str(log)]) for command in ("table", "score")] == [2, 2]
+    assert capsys.readouterr().err.count("log.jsonl: no validation in it") == 2
+    write_lines(log, [rows[0], {"step": 5.5, "data": {"val-core/x/acc/mean@4": 0.5}}])
+    assert main(["table", str(log)]) == 0
     assert "Validation at step 5.5." in capsys.readouterr().out
 
 
 def test_a_row_keeps_its_step_whatever_another_name_becomes(tmp_path):
     write_lines(tmp_path / "log.jsonl", [{"step": i, "train/step": None, "reward": 0.5} for i in (1, 2)])
-    assert main(["report", str(tmp_path / "log.jsonl"), "-o", str(tmp_path / "page.html")]) == 0
     assert [row["step"] for row in read(tmp_path / "log.jsonl").rows] == [1, 2]
 
 

@@ -12,12 +12,12 @@ from scipy import stats
 
 pytest.importorskip("matplotlib")
 
-from bandpo_runs.reports.runs import read_sections
+from bandpo_runs.reports.sections import read_sections
 from bandpo_runs.reports.verdicts import verdicts
 
 
-def said(*given, **options):
-    (section,) = read_sections(given, **options)
+def verdicts_of(*sources, **options):
+    (section,) = read_sections(sources, **options)
     return verdicts(section)
 
 
@@ -26,7 +26,7 @@ def compared(tmp_path, band, grpo):
     for label, halves in (("Band-KL 0.05", band), ("GRPO", grpo)):
         for seed, half in enumerate(halves):
             write_run(tmp_path, label, seed, make_rows(ramp(half)))
-    return said(tmp_path)
+    return verdicts_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,17 @@ def test_the_interval_is_students_of_the_paired_differences(tmp_path, band, grpo
 def test_too_few_pairs_are_said_once(tmp_path):
     for label, half in (("Band-KL 0.05", 4), ("GRPO", 9), ("wide", 5)):
         write_run(tmp_path, label, 0, make_rows(ramp(half)))
-    *text, few, _ = said(tmp_path)
-    assert [line.partition(":")[0] for line in text] == ["Band-KL 0.05", "wide"]
-    assert few == "Too few pairs of seeds (1) to tell Band-KL 0.05 and wide from GRPO."
+    assert [line.partition(":")[0] for line in verdicts_of(tmp_path)[:-1]] == [
+        "Band-KL 0.05", "wide", "Too few pairs of seeds (1) to tell Band-KL 0.05 and wide from GRPO.",
+    ]  # fmt: skip
 
 
 def test_pairs_that_are_alike_do_not_differ(tmp_path):
     for label in ("Band-KL 0.05", "GRPO"):
         for seed in range(6):
             write_run(tmp_path, label, seed, [{"round": r, "reward": 0.25} for r in range(1, 13)])
-    text = said(tmp_path)[0]
-    assert "no pair of seeds differs" in text
-    assert text.endswith("not significant over 6 pairs of seeds (sign test, p = 1).")
+    text = "no pair of seeds differs. The difference is not significant over 6 pairs of seeds (sign test, p = 1)."
+    assert verdicts_of(tmp_path)[0].endswith(text)
 
 
 def test_a_level_reached_from_the_start_is_not_compared(tmp_path):
@@ -93,9 +92,9 @@ def test_a_level_reached_from_the_start_is_not_compared(tmp_path):
     for label, first in (("GRPO", 0.6), ("wide", 0.7)):
         write_lines(tmp_path / f"{label}.jsonl", [trls(step, first) for step in (1, 2, 3)])
     given = [tmp_path / "GRPO.jsonl", tmp_path / "wide.jsonl"]
-    assert said(*given)[0].startswith("wide: the reward at the end is 0.700, under GRPO 0.600 (1 run each).")
+    assert verdicts_of(*given)[0].startswith("wide: the reward at the end is 0.700, under GRPO 0.600 (1 run each).")
     write_lines(tmp_path / "GRPO.jsonl", [trls(1, 0.2), trls(2, 0.6)])
-    assert said(*given)[0].startswith("wide: the reward reaches 0.5 at step 1, under GRPO at step 2 (1 run each).")
+    assert verdicts_of(*given)[0].startswith("wide: the reward reaches 0.5 at step 1, under GRPO at step 2 (1 run")
 
 
 def test_runs_of_logs_are_compared_without_pairs(tmp_path):
@@ -110,33 +109,33 @@ def test_runs_of_logs_are_compared_without_pairs(tmp_path):
                 write_lines(tmp_path / label / f"{i}.jsonl", [trls(step, scale * r) for step, r in enumerate(each)])
 
     write(1.0)
-    text, collapse = said(*given)
+    text, collapse = verdicts_of(*given)
     assert (
         "reaches 0.5 at step 0.0, under GRPO not within the run (medians of 4 runs each). Nothing can be told" in text
     )
     assert collapse == "No collapse was found."
     write(0.6)
     ends = {m: [np.mean(each[-3:]) * 0.6 for each in runs] for m, runs in rewards.items()}
-    found = re.search(r"from 4 and 4 runs is \+(\S+) to \+(\S+)\.$", said(*given)[0])
+    found = re.search(r"from 4 and 4 runs is \+(\S+) to \+(\S+)\.$", verdicts_of(*given)[0])
     a, b = (np.var(each, ddof=1) / 4 for each in ends.values())
     df = int((a + b) ** 2 / (a**2 / 3 + b**2 / 3))  # rounded down, as everywhere here
     half, gap = stats.t.ppf(0.975, df) * np.sqrt(a + b), np.mean(ends["wide"]) - np.mean(ends["GRPO"])
     assert [float(limit) for limit in found.groups()] == pytest.approx([gap - half, gap + half], abs=6e-4)
-    assert "Too few runs of a method (1)" in said(*(f"{m}={tmp_path / m / '0.jsonl'}" for m in rewards))[0]
+    assert "Too few runs of a method (1)" in verdicts_of(*(f"{m}={tmp_path / m / '0.jsonl'}" for m in rewards))[0]
 
 
 def test_a_single_method_has_no_verdict(tmp_path):
     write_run(tmp_path, "GRPO", 0, make_rows(ramp(5)))
-    assert said(tmp_path)[0] == "GRPO: half of the completions work at round 5."
+    assert verdicts_of(tmp_path)[0] == "GRPO: half of the completions work at round 5."
     write_run(tmp_path, "GRPO", 1, make_rows(ramp(8)))
-    assert said(tmp_path)[0] == "GRPO: half of the completions work at round 6.5 (means of 2 runs)."
+    assert verdicts_of(tmp_path)[0] == "GRPO: half of the completions work at round 6.5 (means of 2 runs)."
 
 
 def test_runs_of_other_lengths_are_compared_by_their_end(tmp_path):
     """What the shorter run did not reach, it might have reached later."""
     write_run(tmp_path, "GRPO", 0, make_rows(ramp(99, rounds=6)))
     write_run(tmp_path, "Band-KL 0.05", 0, make_rows(ramp(9)))
-    assert said(tmp_path)[0].startswith("Band-KL 0.05: the reward at the end is 0.600, under GRPO 0.008")
+    assert verdicts_of(tmp_path)[0].startswith("Band-KL 0.05: the reward at the end is 0.600, under GRPO 0.008")
 
 
 LOST = [0.6] * 20 + [0.02] * 20
@@ -163,11 +162,11 @@ def test_the_sentence_on_collapse(tmp_path, reward, entropy, finished, told):
     write_state(tmp_path / "GRPO", [trls(1)], most=1, now=1)
     rows = [trls(step, r, entropy=e) for step, (r, e) in enumerate(zip(reward, entropy, strict=True), 1)]
     write_state(tmp_path / "No clip", rows, most=len(rows) if finished else 200, now=len(rows))
-    assert said(tmp_path / "No clip", *([] if finished else [tmp_path / "GRPO"]))[-1] == told
+    assert verdicts_of(tmp_path / "No clip", *([] if finished else [tmp_path / "GRPO"]))[-1] == told
 
 
 def test_runs_without_an_end_or_a_reward_are_not_compared(tmp_path):
     write_run(tmp_path / "other", "GRPO", 0, [{"step": 1, "entropy": 1.0}], finished=False)
-    assert said(tmp_path / "other") == ["No run has finished, so there is nothing to conclude yet."]
+    assert verdicts_of(tmp_path / "other") == ["No run has finished, so there is nothing to conclude yet."]
     log = write_lines(tmp_path / "log.jsonl", [{"step": 1, "entropy": 1.0}])
-    assert said(log)[0].startswith("These logs hold no reward, so nothing is said")
+    assert verdicts_of(log)[0].startswith("These logs hold no reward, so nothing is said")

@@ -35,12 +35,9 @@ def test_sign_flips_are_all_of_them(steps):
     sums = [abs(sum(s * d for s, d in zip(signs, steps, strict=True)))
             for signs in itertools.product((-1, 1), repeat=len(steps))]  # fmt: skip
     expected = sum(s >= seen for s in sums) / len(sums)
-    fractions, exact = sign_flip_p([Fraction(d, 6) for d in steps])
-    floats, also_exact = sign_flip_p([d / 7 for d in steps])
-    assert exact
-    assert also_exact
-    assert fractions == pytest.approx(expected, abs=1e-12)
-    assert floats == pytest.approx(expected, abs=1e-12)
+    for differences in ([Fraction(d, 6) for d in steps], [d / 7 for d in steps]):
+        p, exact = sign_flip_p(differences)
+        assert (p, exact) == (pytest.approx(expected, abs=1e-12), True)
 
 
 def test_many_differences_without_a_common_denominator_are_drawn():
@@ -78,6 +75,10 @@ def test_reshuffling_too_fine_a_grid_is_normal(monkeypatch):
     assert not sign_flip_p([Fraction(b - a, n) for a, n, b, _ in tables])[1]
 
 
+def errors_of(result):
+    return result.sampling_error, result.clustered_error
+
+
 def models(seed, shift, prompts=30, n=32):
     rng = np.random.default_rng(seed)
     p = rng.beta(0.5, 1.0, prompts)
@@ -90,19 +91,13 @@ def test_a_clear_difference_is_found_with_its_size():
     (result,) = compare(*([side] for side in models(0, 0.2)))
     assert result.difference == pytest.approx(result.b - result.a)
     assert result.clustered_error.interval[0] > 0.1
-    assert result.sampling_error.p < 1e-6
-    assert result.clustered_error.p < 1e-4
-    assert result.sampling_error.exact
-    assert result.clustered_error.exact
-    assert result.sampling_error.settled
-    assert result.clustered_error.settled
+    assert [error.p < 1e-4 and error.exact and error.settled for error in errors_of(result)] == [True, True]
 
 
 def test_settled_takes_the_interval_and_the_test():
     """A p-value below 0.05 beside an interval that holds 0 is not settled, nor the other way round."""
     (none,) = compare(*([side] for side in models(0, 0.0)))
-    assert not none.sampling_error.settled
-    assert not none.clustered_error.settled
+    assert [error.settled for error in errors_of(none)] == [False, False]
     for centre, p, settled in ((0.3, 0.04, True), (0.3, None, True), (0.3, 0.06, False), (0.1, 0.04, False)):
         assert Judged.of(Spread(centre, centre, 0.1), p, True).settled == settled
 
@@ -113,13 +108,14 @@ def test_one_sample_of_each_is_compared_in_pairs():
     a = np.arange(500)[:, None] < 250
     b = a ^ (np.arange(500)[:, None] >= 482) ^ (np.arange(500)[:, None] < 2)
     (result,) = compare([graded(a)], [graded(b)])
-    assert result.difference == pytest.approx(16 / 500)
-    assert result.clustered_error.p == pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20)
+    assert (result.difference, result.clustered_error.p) == (
+        pytest.approx(16 / 500),
+        pytest.approx(2 * sum(math.comb(20, i) for i in range(3)) / 2**20),
+    )
     wald = 1.96 * math.sqrt(20 - 16**2 / 500) / 500
-    for interval in (result.sampling_error.interval, result.clustered_error.interval):
-        assert interval == pytest.approx((16 / 500 - wald, 16 / 500 + wald), abs=0.001)
-    assert result.sampling_error.settled
-    assert result.clustered_error.settled
+    for error in errors_of(result):
+        assert error.interval == pytest.approx((16 / 500 - wald, 16 / 500 + wald), abs=0.001)
+        assert error.settled
     (same,) = compare([graded(a)], [graded(a)])
     assert same.clustered_error.interval.high > 0.003  # where none differs, some of others may
 
@@ -157,11 +153,9 @@ def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
     a = graded([[1, 1], [0, 0], [1, 0]], ids=["x", "y", "z"])
     b = graded([[0, 0], [1, 1], [1, 1]], ids=["z", "x", "other"])
     left, right = common_prompts(a, b)
-    assert left.tolist() == [[1, 1], [1, 0]]
-    assert right.tolist() == [[1, 1], [0, 0]]
+    assert (left.tolist(), right.tolist()) == ([[1, 1], [1, 0]], [[1, 1], [0, 0]])
     (result,) = compare([a], [b])
-    assert result.prompts == 2
-    assert result.difference == pytest.approx(-0.25)
+    assert (result.prompts, result.difference) == (2, pytest.approx(-0.25))
 
 
 def test_nothing_in_common_is_an_error():
@@ -175,8 +169,7 @@ def test_the_average_is_over_data_sets_not_over_prompts():
     a = [graded([[0], [0], [0], [0]], "one"), graded([[0]], "two")]
     b = [graded([[1], [0], [0], [0]], "one"), graded([[1]], "two")]
     *_, mean = compare(a, b)
-    assert mean.data == "average"
-    assert mean.difference == pytest.approx((0.25 + 1) / 2)
+    assert (mean.data, mean.difference) == ("average", pytest.approx((0.25 + 1) / 2))
 
 
 def test_more_samples_never_settle_what_the_problems_leave_open():
@@ -220,10 +213,7 @@ def test_pass_at_k_can_be_compared():
 
 
 def test_powers_are_verls():
-    assert powers(1) == []
-    assert powers(2) == [2]
-    assert powers(32) == [2, 4, 8, 16, 32]
-    assert powers(24) == [2, 4, 8, 16, 24]
+    assert [powers(n) for n in (1, 2, 32, 24)] == [[], [2], [2, 4, 8, 16, 32], [2, 4, 8, 16, 24]]
 
 
 def test_the_summary_has_every_number_with_its_intervals():
@@ -232,18 +222,17 @@ def test_the_summary_has_every_number_with_its_intervals():
     tokens = np.arange(12).reshape(3, 4) + 1
     truncated, parsed = tokens > 10, answers != np.array(None)
     out = summarize(graded(score, answers=answers, tokens=tokens, truncated=truncated, parsed=parsed))
-    assert out["mean@4"]["value"] == pytest.approx(0.5)
-    assert out["pass@2"]["value"] == pytest.approx((5 / 6 + 0 + 1) / 3)
-    assert out["pass@4"]["value"] == pytest.approx(2 / 3)
-    assert out["best@4/mean"]["expected"] == pytest.approx((1 - 0.5**4 + 1) / 3)
+    expected = {"mean@4": 0.5, "pass@2": (5 / 6 + 0 + 1) / 3, "pass@4": 2 / 3, "truncated": 2 / 12, "unparsed": 2 / 12}
+    assert ({name: out[name]["value"] for name in expected}, out["best@4/mean"]["expected"]) == (
+        pytest.approx(expected),
+        pytest.approx((1 - 0.5**4 + 1) / 3),
+    )
     assert abs(out["best@4/mean"]["value"] - out["best@4/mean"]["expected"]) < 0.02
     assert out["maj@4/mean"]["value"] == maj_at_k_bootstrap(answers, score, 4).mean()
     assert out["tokens"] == {
         "mean": 6.5, "median": 6.5, "p90": pytest.approx(10.9), "max": 12.0,
         "mean_right": pytest.approx((1 + 2 + 9 + 10 + 11 + 12) / 6), "mean_wrong": pytest.approx((3 + 4 + 26) / 6),
     }  # fmt: skip
-    assert out["truncated"]["value"] == pytest.approx(2 / 12)
-    assert out["unparsed"]["value"] == pytest.approx(2 / 12)
     low, high = out["mean@4"]["clustered_error"]
     assert low < 0.5 < high
     assert high - low > np.diff(out["mean@4"]["sampling_error"])

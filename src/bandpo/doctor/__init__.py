@@ -1,7 +1,5 @@
 """Check a setup. `installed` looks at packages, a module each at the settings of a trainer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,17 +22,29 @@ class Finding:
     cure: str = ""
 
 
-def spread(uses: int, steps: float | None, said: str, more: str, anchor: object = "old") -> Finding:
+def split(level: Level, message: str, cure: str = "") -> Finding:
+    """Make a finding of an error's message. Its own cure stands behind the first semicolon."""
+    what, _, own = message.partition("; ")
+    return Finding(level, what, own or cure)
+
+
+def spread(uses: int, steps: float | None, sizes: str, more: str, anchor: object = "old") -> Finding:
     """Say how often each answer is used, and in how many optimizer steps. None is one: ratios to the trainer are 1."""
-    if steps is None and anchor == "sampler":
-        return Finding("ok", f"{used(uses)}, in one optimizer step ({said}); the ratio is to the sampler")
-    if steps is None:
+    often = used(uses)
+    if steps is not None:
+        cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
         return Finding(
-            "problem", f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({said}), and no rule acts", more
+            "ok",
+            f"{often}, and a batch is spread over {steps:.3g} optimizer steps ({sizes})",
+            f"{cure}; {MORE}" if uses > 1 else cure,
         )
-    cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
-    cure += f"; {MORE}" if uses > 1 else ""
-    return Finding("ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
+    if anchor == "sampler":
+        return Finding("ok", f"{often}, in one optimizer step ({sizes}); the ratio is to the sampler")
+    return Finding(
+        "problem",
+        f"the ratio is 1 by design: {often}, in one optimizer step ({sizes}), and no rule acts",
+        more,
+    )
 
 
 def used(uses: int) -> str:
@@ -44,8 +54,8 @@ def used(uses: int) -> str:
 
 def not_judged(why: str, uses: object = None, cure: str = "") -> Finding:
     """Say that the optimizer steps of a batch depend on what is not there. How often answers are used may be known."""
-    so_far = f"{used(uses)}; " if isinstance(uses, int) and uses > 0 else ""
-    return Finding("note", f"{so_far}the optimizer steps of a batch are not judged: {why}", cure)
+    often = f"{used(uses)}; " if isinstance(uses, int) and uses > 0 else ""
+    return Finding("note", f"{often}the optimizer steps of a batch are not judged: {why}", cure)
 
 
 def absent(name: str, own: object, host: str) -> str:
@@ -65,8 +75,12 @@ def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
 
 def in_half(what: str, cure: str) -> Finding:
     """Warn of log-probabilities that are not float32 with a model in half precision."""
-    why = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
-    return Finding("warning", f"{what}: {why}", cure)
+    return Finding(
+        "warning",
+        f"{what}: log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by "
+        "percents",
+        cure,
+    )
 
 
 def own_type(node: Any) -> str | None:
@@ -80,14 +94,16 @@ def own_type(node: Any) -> str | None:
             node = node_of_text(node)
         except ValueError:
             return None
+    parts: list[Any] = []
     if isinstance(node, Mapping):
         values = cast("Mapping[Any, Any]", node)
-        for key, value in values.items():
-            if str(key) == "type" and isinstance(value, str) and re.fullmatch(OWN, value):
-                return value
-        node = list(values.values())
-    parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []
-    return next((found for each in parts if (found := own_type(each)) is not None), None)
+        kinds = [value for key, value in values.items() if str(key) == "type" and isinstance(value, str)]
+        if kinds and re.fullmatch(OWN, kinds[0]):
+            return kinds[0]
+        parts = list(values.values())
+    elif isinstance(node, list | tuple):
+        parts = cast("list[Any]", node)
+    return next(filter(None, map(own_type, parts)), None)
 
 
 def not_loaded(kind: str) -> str:

@@ -1,7 +1,5 @@
 """Check settings of any trainer by the facts of `hosts.yaml`."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -16,7 +14,19 @@ from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
 from ..trust_regions.rules import Clip
-from . import Finding, Level, absent, in_half, not_judged, not_loaded, of_sequences, on_verl, own_type, spread
+from . import (
+    Finding,
+    Level,
+    absent,
+    in_half,
+    not_judged,
+    not_loaded,
+    of_sequences,
+    on_verl,
+    own_type,
+    split,
+    spread,
+)
 
 FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
 
@@ -35,38 +45,60 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     from ..integrations import HOSTS, Host
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, its, get = FACTS[host], HOSTS.get(host, Host("", "")), functools.partial(_get, dict(_flat(config)))
+    facts, trainer, get = (
+        FACTS[host],
+        HOSTS.get(host, Host("", "")),
+        functools.partial(_get, dict(_flat(config))),
+    )
 
-    def other(values: Mapping[str, Any], sign: str = "=") -> str:
+    def other(names: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
-        found = {name: get(name) for name in values}
-        return ", ".join(f"{x}{sign}{found[x]}" for x in found if found[x] not in (*listed(values[x]), None, ...))
+        settings = {name: get(name) for name in names}
+        return ", ".join(
+            f"{name}{sign}{value}" for name, value in settings.items() if value not in (*listed(names[name]), None, ...)
+        )
 
-    names, value, *own = facts.get("anchor", ("?", True))
-    own = value if own or its.sampler == "" else None
-    anchor = "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
+    names, value, *default = facts.get("anchor", ("?", True))
+    default = value if default or trainer.sampler == "" else None
+    at_sampler = [get(name, default) == value for name in listed(names)]
+    anchor = "sampler" if (any(at_sampler) if value else all(at_sampler)) else "old"
     loss: dict[str, str] = facts.get("loss", {})
-    hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
-    named = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
-    ours = host in HOSTS and (all(hold) if loss else named)
+    chosen, node, objective = (
+        [get(name) == value for name, value in loss.items()],
+        get("trust_region"),
+        None,
+    )
+    imported = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
+    ours = host in HOSTS and (all(chosen) if loss else imported)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
     write = write if host in HOSTS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
-        objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
-        if dead := other(facts.get("clip", {})):
-            cure = clip if its.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
-            cure = f"set it to its default, or write {cure} as the trust_region"
-            yield Finding("problem", f"{dead}: not read by the loss bandpo", cure)
+        objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
+        unread = other(facts.get("clip", {}))
+        if unread:
+            cure = clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
+            yield Finding(
+                "problem",
+                f"{unread}: not read by the loss bandpo",
+                f"set it to its default, or write {cure} as the trust_region",
+            )
         for name, values in facts.get("taken", {}).items():
-            if refused := other({name: values}):
-                why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
-                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}"
-                yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
-    elif any(hold) or node is not None:
-        said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
-        whose = "Band KL 0.05, whatever is set" if host == "verl" and hold[0] else f"{host}'s own"
-        yield Finding("problem", f"{said or 'bandpo is not named'}: the loss is {whose}, and no option is read", write)
+            if other({name: values}):
+                yield Finding(
+                    "problem",
+                    f"{other({name: values})}: bandpo's loss refuses it, because "
+                    + ("no rule acts in the loss of that" if values else "the trust_region replaces it"),
+                    f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}",
+                )
+    elif any(chosen) or node is not None:
+        settings = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
+        whose = "Band KL 0.05, whatever is set" if host == "verl" and chosen[0] else f"{host}'s own"
+        yield Finding(
+            "problem",
+            f"{settings or 'bandpo is not named'}: the loss is {whose}, and no option is read",
+            write,
+        )
     else:
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
         own = {name: x for name, x in own.items() if x not in (None, ...)}
@@ -83,12 +115,16 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     exact = facts.get("float32", {})
     if isinstance(exact, str):
         yield in_half(host, exact)
-    elif half := other(exact):
-        so = " and ".join(f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items())
-        yield in_half(half, f"{so} they are float32")
+    elif other(exact):
+        cures = [f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items()]
+        yield in_half(other(exact), f"{' and '.join(cures)} they are float32")
     yield _steps(host, facts, get, anchor)
-    names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
-    if changed := other({each + name: names[name] for each in of for name in names}, " = "):
+    neutral = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
+    changed = other(
+        {each + name: neutral[name] for each in listed(facts.get("samples", "?")) for name in neutral},
+        " = ",
+    )
+    if changed:
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
@@ -103,52 +139,62 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
         yield Finding("note", f"trust_region: {why}")
         return None
     try:
-        found = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
+        objective = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
     except ValueError as error:
-        what, _, cure = str(error).partition("; ")
-        yield Finding("problem", f"trust_region: {what}", cure or "correct the node")
+        yield split("problem", f"trust_region: {error}", "correct the node")
         return None
     if node is None:
-        what = f"no trust_region is given here; without one the loss of {host} is {in_words(found)}"
+        what = f"no trust_region is given here; without one the loss of {host} is {in_words(objective)}"
         yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
     else:
-        yield Finding("ok", f"the loss of {host} is {in_words(found)}")
-    region, old = found.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
+        yield Finding("ok", f"the loss of {host} is {in_words(objective)}")
+    region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
     doubt = region.doubt()
     if not region.needed() and ((bounds := region.bounds(old)).log_high >= -old).all() and (bounds.log_low < -20).all():
         doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
     if doubt:
-        what, _, cure = doubt.partition("; ")
-        yield Finding("warning", what, cure)
-    level, what = of_sequences((region.eps_low, region.eps_high) if isinstance(region, Clip) else ())
-    if found.ratio == "sequence-mean" and level == "warning":
-        yield Finding(level, f"{region!r}: its limits are {what}")
-    return found
+        yield split("warning", doubt)
+    if objective.ratio == "sequence-mean" and isinstance(region, Clip):
+        level, what = of_sequences((region.eps_low, region.eps_high))
+        if level == "warning":
+            yield Finding(level, f"{region!r}: its limits are {what}")
+    return objective
 
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch. What is not given counts only if it is 1."""
-    ways, again, (unless, because) = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", ("?", ""))
+    ways, again, (unless, because) = (
+        facts.get("steps", []),
+        facts.get("again", "?"),
+        facts.get("unless", ("?", "")),
+    )
     why = facts.get("up_to", f"with {host} they are up to your own loop")
     if get(unless) not in (None, False):
         ways, why = [], f"under {unless} {because}"
     for way in ways:
         sizes = {name: get(name, get(own) if isinstance(own, str) else None) for name, own in way.items()}
-        factors = [name for name, own in way.items() if sizes[name] is None and own == 1]
-        sizes |= dict.fromkeys(factors, 1)
+        defaults = [name for name, own in way.items() if sizes[name] is None and own == 1]
+        sizes |= dict.fromkeys(defaults, 1)
         lacks = [(name, size) for name, size in sizes.items() if not isinstance(size, int) or size <= 0]
         if not lacks:
             steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
-            said = [f"{_short(name)} {size}{' by default' * (name in factors)}" for name, size in sizes.items()]
-            said = ", ".join(said) or f"as {host} always does"
+            text = [f"{_short(name)} {size}{' by default' * (name in defaults)}" for name, size in sizes.items()]
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
-            for names, value, *_ in [facts["anchor"]] if "anchor" in facts else []:
-                its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
-                more.append(f"{its}, the sampler as anchor, in an asynchronous run")
-            finding = spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
-            by_default: Level = "note" if finding.level == "ok" else "warning"  # where none of them is given
-            return replace(finding, level=by_default) if way and len(factors) == len(way) else finding
+            if "anchor" in facts:
+                name = listed(facts["anchor"][0])[0]
+                setting = name if name[0] == "-" else f"{name}={facts['anchor'][1]}"
+                more.append(f"{setting}, the sampler as anchor, in an asynchronous run")
+            finding = spread(
+                get(again, 1),
+                steps if steps > 1 else None,
+                ", ".join(text) or f"as {host} always does",
+                ", or ".join(more),
+                anchor,
+            )
+            if way and len(defaults) == len(way):  # none of them is given
+                return replace(finding, level="note" if finding.level == "ok" else "warning")
+            return finding
         why = "; ".join(
             absent(_short(name), way[name], host)
             if size is None
@@ -161,15 +207,18 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each setting with its path. What a shell or Hydra fills in is `...`, not known."""
     for key, value in node.items():
-        yield (name := f"{before}.{_plain(str(key))}"), ... if isinstance(value, str) and "$" in value else value
+        name = f"{before}.{_plain(str(key))}"
+        yield name, ... if isinstance(value, str) and "$" in value else value
         if isinstance(value, Mapping) and key != "trust_region":
             yield from _flat(value, name)
 
 
 def _get(flat: Mapping[str, Any], name: str, own: Any = None) -> Any:
     """Return the setting whose path ends so. It is `...` if several have different values."""
-    found = [value for path, value in flat.items() if path.endswith(f".{_plain(name)}")]
-    return own if not found else found[0] if all(value == found[0] for value in found) else ...
+    values = [value for path, value in flat.items() if path.endswith(f".{_plain(name)}")]
+    if not values:
+        return own
+    return values[0] if all(value == values[0] for value in values) else ...
 
 
 def _plain(name: str) -> str:
@@ -177,4 +226,5 @@ def _plain(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name if (name := name.lstrip("/"))[0] == "-" else name.split(".")[-1]
+    name = name.lstrip("/")
+    return name if name[0] == "-" else name.split(".")[-1]

@@ -1,7 +1,5 @@
 """Check the installed versions, and verl's plug-in."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -43,7 +41,10 @@ EXTRAS = {
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
-_TRL_OF_VERL = (1, 12)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
+_TRL_OF_VERL = (
+    1,
+    12,
+)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
@@ -51,39 +52,49 @@ def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     verl = version_of("verl")
-    has_verl, has_plug_ins = verl is not None, minor(verl or "0.9") >= _PLUG_INS
+    has_plug_ins = minor(verl or "0.9") >= _PLUG_INS
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
-        known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        remark = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
         if number and number in (*tested, FOR_GPUS.get(name)):
-            known = "" if number in tested else " (verl's version for GPUs; not run by us)"
-        if version is None and has_verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
+            remark = "" if number in tested else " (verl's version for GPUs; not run by us)"
+        if version is None and verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
-            yield Finding("note", f"verl is not installed{known}", _INSTALL)
+            yield Finding("note", f"verl is not installed{remark}", _INSTALL)
         elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
-            cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
-            cure += "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl")
-            needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
-            yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
+            yield Finding(
+                "problem",
+                f"{name} {version}, bandpo needs {' to '.join(f'{each}.x' for each in NEEDED[name])}",
+                f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
+                + "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl"),
+            )
         elif version:
-            yield Finding("ok", f"{name} {version}{known}")
-    if has_verl and (trl := version_of("trl")) and minor(trl) > _TRL_OF_VERL:
-        what = f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo"
-        yield Finding("warning", what, "to train with verl here: pip install 'trl<1.13'")
-    yield _gpus("warning" if has_verl else "note")
+            yield Finding("ok", f"{name} {version}{remark}")
+    trl = version_of("trl")
+    if verl and trl and minor(trl) > _TRL_OF_VERL:
+        yield Finding(
+            "warning",
+            f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo",
+            "to train with verl here: pip install 'trl<1.13'",
+        )
+    yield _gpus("warning" if verl else "note")
     for extra, use in EXTRAS.items():
         missing = _missing(extra)
         if missing:
-            yield Finding("note", f"not installed, for {use}: {', '.join(missing)}", f"pip install 'bandpo[{extra}]'")
+            yield Finding(
+                "note",
+                f"not installed, for {use}: {', '.join(missing)}",
+                f"pip install 'bandpo[{extra}]'",
+            )
 
 
 def _missing(extra: str) -> list[str]:
     """Name the packages of an extra that are not installed."""
     lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []  # it may run from its source
-    own = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
-    return sorted(name for name in own if version_of(name) is None)
+    names = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
+    return sorted(name for name in names if version_of(name) is None)
 
 
 def _gpus(missing: Level) -> Finding:
@@ -166,17 +177,27 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
 
 
 def _ask(where: str, script: str) -> Iterator[Finding]:
-    command, environment = [sys.executable, "-P", "-c", script], {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    command, environment = (
+        [sys.executable, "-P", "-c", script],
+        {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+    )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
+        yield Finding(
+            "problem",
+            f"{where} did not answer within 300 s",
+            "is the cluster up, and has it a free CPU?",
+        )
         return
     if "loss known" in done.stdout:
         yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
-        if reason := re.search("^no worker: (.*)", done.stdout, re.MULTILINE):
-            cure = "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi"
-            yield Finding("problem", f"verl's worker cannot be imported in {where}: {reason[1]}", cure)
+        for reason in re.findall("^no worker: (.*)", done.stdout, re.MULTILINE):
+            yield Finding(
+                "problem",
+                f"verl's worker cannot be imported in {where}: {reason}",
+                "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi",
+            )
         return
     reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
     cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"

@@ -1,12 +1,10 @@
 """Check settings of TRL's GRPOConfig. Some leave a rule without effect; the trainer refuses others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
-from . import Finding, Level, absent, in_half, not_judged, of_sequences, spread
+from . import Finding, absent, in_half, not_judged, of_sequences, split, spread
 from .hosts import of_rule
 from .installed import minor, version_of
 
@@ -25,12 +23,24 @@ JUDGED: dict[str, Any] = {
     "temperature": 1.0,
     "generation_kwargs": None,
 }
-_REUSE = ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_iterations")
+_REUSE = (
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+    "num_iterations",
+)
 
 
 def is_of_trl(config: Mapping[str, Any]) -> bool:
     """Return whether settings have a name of GRPOConfig."""
-    others = {"trust_region", "top_k", "top_p", "max_completion_length", "per_device_train_batch_size", "scale_rewards"}
+    others = {
+        "trust_region",
+        "top_k",
+        "top_p",
+        "max_completion_length",
+        "per_device_train_batch_size",
+        "scale_rewards",
+    }
     others |= {"num_generations"}
     return not config.keys().isdisjoint({*JUDGED, *others})
 
@@ -53,67 +63,85 @@ def trl_settings(
         trust: import the module of a user's rule, which runs what is in it.
         whole: whether these are all settings of a run, so that TRL's own values hold for the others.
     """
-    found = {**JUDGED, **config}
+    values = {**JUDGED, **config}
     if unknown.isdisjoint(_REUSE):
-        yield _reuse(found, config.keys(), whole)
-    loaded, version = str(found.get("model_init_kwargs")), version_of("trl") or "1.15"
-    half = bool(found.get("deepspeed")) if found.get("bf16") is not False else "float16" in loaded
+        yield _reuse(values, config.keys(), whole)
+    version = version_of("trl") or "1.15"
+    if values.get("bf16") is False:
+        half = "float16" in str(values.get("model_init_kwargs"))
+    else:
+        half = bool(values.get("deepspeed"))
     if half and host == "TRL" and minor(version) < (1, 15):  # from which on its head computes in float32
-        cure = "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32"
-        yield in_half(f"TRL {version} with {'deepspeed' if found.get('deepspeed') else 'bf16=False'}", cure)
+        yield in_half(
+            f"TRL {version} with {'deepspeed' if values.get('deepspeed') else 'bf16=False'}",
+            "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32",
+        )
     from ..integrations import objective_for
     from ..integrations.trl_settings import doubts, refusals
 
+    settings: Any = SimpleNamespace(**values)
     if "trust_region" not in unknown | config.keys():
-        for message in refusals(SimpleNamespace(**found), objective_for(host, None), host=host):  # type: ignore[arg-type]
-            what, _, cure = message.partition("; ")
-            yield Finding("note", f"with BandPOTrainer: {what}", cure)
-        if str(found["importance_sampling_level"]).startswith("sequence"):
-            names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and found[x] is not None]
-            level, what = of_sequences(found[name] for name in names)
-            limits = [f"{x} {found[x]}" if x in config else absent(x, found[x], host) for x in names]
+        for message in refusals(settings, objective_for(host, None), host=host):
+            yield split("note", f"with BandPOTrainer: {message}")
+        if str(values["importance_sampling_level"]).startswith("sequence"):
+            names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and values[x] is not None]
+            level, what = of_sequences(values[name] for name in names)
+            limits = [f"{x} {values[x]}" if x in config else absent(x, values[x], host) for x in names]
             yield Finding(
-                level, f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}"
+                level,
+                f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}",
             )
         return
-    args, rule = SimpleNamespace(**found), ... if "trust_region" in unknown else found.get("trust_region")
     objective = None
-    if rule is not ...:
-        objective = yield from of_rule(host, rule, found.get("anchor", "old"), found["loss_type"], trust)
-    for name in (name for name in ("use_vllm", "images", "fsdp", "deepspeed") if found.get(name)):
-        yield Finding("note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip")
-    said: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective, host=host)]  # type: ignore[arg-type]
-    for level, message in [*said, *(("warning", x) for x in doubts(args))]:  # type: ignore[arg-type]
-        what, _, cure = message.partition("; ")
-        yield Finding(level, what, cure)
+    if "trust_region" not in unknown:
+        objective = yield from of_rule(
+            host,
+            values.get("trust_region"),
+            values.get("anchor", "old"),
+            values["loss_type"],
+            trust,
+        )
+    for name in ("use_vllm", "images", "fsdp", "deepspeed"):
+        if values.get(name):
+            yield Finding(
+                "note",
+                f"{name}: BandPOTrainer was read with it, and not run",
+                "compare a step under Clip",
+            )
+    for message in refusals(settings, objective, host=host):
+        yield split("problem", message)
+    for message in doubts(settings):
+        yield split("warning", message)
 
 
-def _reuse(found: Mapping[str, Any], given: Set[str], whole: bool) -> Finding:
+def _reuse(values: Mapping[str, Any], given: Set[str], whole: bool) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
-    accumulation, steps, generated, iterations = (found[name] for name in _REUSE)
+    accumulation, steps, generated, iterations = (values[name] for name in _REUSE)
     if steps is None and generated is not None:
         return Finding(
             "note",
             "generation_batch_size: how many steps it is used for depends on the number of processes; not judged",
             "steps_per_generation says it alone",
         )
-    values = {"steps_per_generation": accumulation if steps is None else steps}
-    values |= {"num_iterations": iterations, "gradient_accumulation_steps": accumulation}
-    said = ", ".join(f"{name} {x!r}{' by default' * (name not in given)}" for name, x in values.items())
-    if not all(isinstance(value, int) and value > 0 for value in values.values()):
-        return Finding("problem", f"not all of these are positive numbers: {said}", "correct them")
+    sizes = {
+        "steps_per_generation": accumulation if steps is None else steps,
+        "num_iterations": iterations,
+        "gradient_accumulation_steps": accumulation,
+    }
+    text = ", ".join(f"{name} {x!r}{' by default' * (name not in given)}" for name, x in sizes.items())
+    if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
+        return Finding("problem", f"not all of these are positive numbers: {text}", "correct them")
     if not whole and "gradient_accumulation_steps" not in given:
         return not_judged(
             absent("gradient_accumulation_steps", accumulation, "TRL"),
             iterations if "num_iterations" in given else None,
             "give it too, or the script",
         )
-    steps = values["steps_per_generation"] * iterations
-    several = max(1, steps / accumulation) if accumulation % steps else None
+    steps = sizes["steps_per_generation"] * iterations
     return spread(
         iterations,
-        several,
-        said,
+        max(1, steps / accumulation) if accumulation % steps else None,
+        text,
         f"steps_per_generation={4 * accumulation} for 4 optimizer steps per batch, or num_iterations=2 or more",
-        found.get("anchor"),
+        values.get("anchor"),
     )

@@ -1,14 +1,10 @@
 """Check what only verl's settings have. Some do nothing, or something else than they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..losses.objective import Objective
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import find_one
-from . import Finding, Level
+from . import Finding
 from .installed import version_of
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -17,12 +13,16 @@ _ROLLOUT = "algorithm.rollout_correction"
 _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
-def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterator[Finding]:
-    """Find settings without effect, or with another one. `get` returns one, `found` is the loss if known."""
+def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
+    """Find settings without effect, or with another one. `get` returns one; `objective` is the loss if known."""
     from ..integrations import HOSTS, verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
-    version, anchor, tokens = version_of("verl") or "", get(f"{_LOSS}.anchor", "old"), get(f"{_LOSS}.tokens_path")
+    version, anchor, tokens = (
+        version_of("verl") or "",
+        get(f"{_LOSS}.anchor", "old"),
+        get(f"{_LOSS}.tokens_path"),
+    )
     older = version.startswith("0.7.") and get(_WORKERS, "auto") != "disable"
     try:
         if anchor not in ("old", "sampler"):
@@ -30,40 +30,52 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
         check_tokens(tokens, get(f"{_LOSS}.tokens_share", SHARE))
     except ValueError as error:
         yield Finding("problem", f"{_LOSS}.{error}", "correct it")
-    asked = ours and (anchor == "sampler" or tokens is not None)
-    if found is not None:
-        asked |= bool(found.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"})
-        asked |= find_one(found.trust_region, Adaptive) is not None  # whose mean weight is of all ranks
-    if older and asked:
-        what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
-        yield Finding("problem", what, f"{_WORKERS}=disable")
-    if found is not None and found.apply == "clip" and found.dual_clip is None:
-        what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
-        cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
-        yield Finding("note", what, cure)
+    needs_batch = ours and (anchor == "sampler" or tokens is not None)
+    if objective is not None:
+        needs_batch |= bool(objective.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"})
+    if older and needs_batch:
+        yield Finding(
+            "problem",
+            "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show",
+            f"{_WORKERS}=disable",
+        )
+    if objective is not None and objective.apply == "clip" and objective.dual_clip is None:
+        yield Finding(
+            "note",
+            "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)",
+            "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region",
+        )
     if get(f"{_ROLLOUT}.bypass_mode"):
-        what = "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older"
-        what += f" trainer (not the V1 one) calls its own loss in place of {get(f'{_LOSS}.loss_mode', 'vanilla')!r}"
-        yield Finding("warning", what, f"{_ROLLOUT}.bypass_mode=false")
+        yield Finding(
+            "warning",
+            "rollout_correction.bypass_mode=true: the old policy is what the sampler reported, and verl's older "
+            f"trainer (not the V1 one) calls its own loss in place of {get(f'{_LOSS}.loss_mode', 'vanilla')!r}",
+            f"{_ROLLOUT}.bypass_mode=false",
+        )
     batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
     if isinstance(batch, int) and isinstance(mini, int) and 0 < batch < mini:
         # Its check is left out with use_dynamic_bsz; rLLM's trainer has none.
         stops = "" if get(f"{_ACTOR}.use_dynamic_bsz") else ": verl stops at the start"
-        what = f"ppo_mini_batch_size {mini} is larger than train_batch_size {batch}{stops}"
-        yield Finding("problem" if stops else "note", what, f"ppo_mini_batch_size={batch} or smaller")
+        yield Finding(
+            "problem" if stops else "note",
+            f"ppo_mini_batch_size {mini} is larger than train_batch_size {batch}{stops}",
+            f"ppo_mini_batch_size={batch} or smaller",
+        )
     engine = get(f"{_ACTOR}.strategy") or get("model_engine") or get("--config-name")
     if "megatron" in str(engine) or get(f"{_ACTOR}.megatron") is not None:
-        what = f"the actor runs on Megatron, whose cross-entropy is in float32, whatever {_ACTOR}.megatron.dtype is"
-        yield Finding("note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)")
+        yield Finding(
+            "note",
+            f"the actor runs on Megatron, whose cross-entropy is in float32, whatever {_ACTOR}.megatron.dtype is: "
+            "log-probabilities reach the loss as float32 (read in its code, not run)",
+        )
         return
     key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
     precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16 by default")
     if str(precision).lower() not in ("fp32", "float32"):
-        what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
-        cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
-        unsafe: Level = "problem" if version and ours else "warning"  # without verl here, it runs elsewhere
         yield Finding(
-            "note" if version_of("flash-attn") else unsafe,
-            f"{what} as bfloat16, and ratios are wrong by percents",
-            cure,
+            # without verl here, it runs elsewhere
+            "note" if version_of("flash-attn") else "problem" if version and ours else "warning",
+            f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss "
+            "as bfloat16, and ratios are wrong by percents",
+            f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens",
         )

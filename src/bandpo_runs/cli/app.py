@@ -1,11 +1,10 @@
 """Run `bandpo`: its help, its exit codes, and the line on stderr for an error."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io
 import os
+import re
 import shlex
 import signal
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TextIO, cast
 
 from typer import Context, Exit, Option, Typer, TyperException
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command as _get_command
 
 from bandpo import __version__
@@ -44,20 +43,6 @@ class Grouped(TyperGroup):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
 
 
-class Once(TyperCommand):
-    """Command that refuses an option of one value where it is there twice. The last one would count."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        order = self.make_parser(ctx).parse_args(list(args))[-1]
-        for param in order:
-            # A flag may be; and a shell that completes is told nothing.
-            if order.count(param) > 1 and not (
-                param.multiple or getattr(param, "is_flag", True) or ctx.resilient_parsing
-            ):
-                ctx.fail(f"{'/'.join(param.opts)} takes one value, and is there {order.count(param)} times")
-        return super().parse_args(ctx, args)
-
-
 app = Typer(
     cls=Grouped,
     rich_markup_mode=None,
@@ -68,7 +53,8 @@ app = Typer(
 
 @app.callback(invoke_without_command=True)
 def bandpo(
-    ctx: Context, version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False
+    ctx: Context,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Trust regions for LLM reinforcement learning."""
     if version or ctx.invoked_subcommand is None:
@@ -85,7 +71,10 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
     argv = sys.argv[1:] if argv is None else list(argv)
     # The command as it is shown, and kept in the folder of a run.
     command = shlex.join(
-        [*name.split(), *(without_password(text) for text in argv if text not in ("--resume", "--changed-data"))]
+        [
+            *name.split(),
+            *(without_password(text) for text in argv if text not in ("--resume", "--changed-data")),
+        ]
     )
     out, err = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -109,7 +98,8 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
             )
             code = 128 + number
         except Exception as error:
-            if (line := told(error)) is None:
+            line = line_of(error)
+            if line is None:
                 error.add_note(
                     f"error: a fault of bandpo or of a library. If your input is right, report this: {command}"
                 )
@@ -142,24 +132,22 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
         ) from error
 
 
-def told(error: Exception) -> str | None:
+def line_of(error: Exception) -> str | None:
     """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
-    said = " ".join(without_password(str(error)).split())
-    if isinstance(error, UserError) or said.startswith("Symlink loop"):  # as which pathlib tells one until Python 3.12
-        return said
+    text = " ".join(without_password(str(error)).split())
+    if isinstance(error, UserError) or text.startswith("Symlink loop"):  # as which pathlib tells one until Python 3.12
+        return text
     if "TemplateError" in (cls.__name__ for cls in type(error).__mro__):  # Jinja's, such as Gemma's of a system message
-        return f"the model's chat template refuses these messages: {said}"
+        return f"the model's chat template refuses these messages: {text}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return f"out of memory; smaller batches or shorter completions take less ({said[:200]})"
+        return f"out of memory; smaller batches or shorter completions take less ({text[:200]})"
     # Libraries that write weights and checkpoints have words of their own for a full disk.
-    if any(
-        words in said for words in ("No space left on device", "PytorchStreamWriter", "inline_container", "iostream")
-    ):
-        return f"a file could not be written; is the disk full? ({said[:200]})"
+    if re.search("No space left on device|PytorchStreamWriter|inline_container|iostream", text):
+        return f"a file could not be written; is the disk full? ({text[:200]})"
     return None
 
 

@@ -1,7 +1,5 @@
 """Measure models, compare them, and prepare data. Commands: `bandpo eval`, `score`, `compare`, `table` and `data`."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path
@@ -12,7 +10,7 @@ from typer import Argument, Context, Option, Typer
 from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
-from .app import Once, app
+from .app import app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
@@ -31,17 +29,19 @@ Result = functools.partial(Argument, help="Folder of bandpo eval or of dumps, or
 Step = Annotated[int | None, Option(help="Step whose validation is read, of verl. [default: the last]")]
 Scorer = Annotated[str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")]
 Columns = Annotated[
-    list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role.")
+    list[Any] | None,
+    Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role."),
 ]
 Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
 Logs = Annotated[
-    list[Any] | None, Option(parser=pair, metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse.")
+    list[Any] | None,
+    Option(parser=pair, metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse."),
 ]
 Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
 Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
 
-@app.command("eval", cls=Once)
+@app.command("eval")
 def evaluate(
     ctx: Context,
     model: Annotated[str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")],
@@ -85,16 +85,21 @@ def evaluate(
     from .show_evals import score_and_show
 
     folder = draw.evaluate(
-        model, data or [], draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
+        model,
+        data or [],
+        draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
         draw.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
         read=functools.partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
-        output=output, scorer=scorer, label=label, command=ctx.obj,
-    )  # fmt: skip
+        output=output,
+        scorer=scorer,
+        label=label,
+        command=ctx.obj,
+    )
     score_and_show([str(folder)])
     print(folder)
 
 
-@app.command(epilog=COLUMNS, cls=Once)
+@app.command(epilog=COLUMNS)
 def score(
     results: Results,
     scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one of the evaluation]")] = None,
@@ -114,12 +119,18 @@ def score(
     from .show_evals import score_and_show
 
     score_and_show(
-        results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete, wrong or 0,
+        results,
+        scorer,
+        k or [],
+        as_json,
+        _columns(results, column, drop_incomplete),
+        drop_incomplete,
+        wrong or 0,
         inspect,
-    )  # fmt: skip
+    )
 
 
-@app.command(epilog=COLUMNS, cls=Once)
+@app.command(epilog=COLUMNS)
 def compare(
     a: Annotated[str, Result(metavar="A")],
     b: Annotated[str, Result(metavar="B")],
@@ -139,8 +150,7 @@ def compare(
     from ..evals.results import apart, read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
-    columns = _columns([a, b], column, drop_incomplete)
-    results = read_results([a, b], scorer, log or [], columns, drop_incomplete, step)
+    results = read_results([a, b], scorer, log or [], _columns([a, b], column, drop_incomplete), drop_incomplete, step)
     pairs = [matched(*part) for part in apart(results) if len(part) == 2]
     if not pairs:
         raise UserError(
@@ -149,11 +159,16 @@ def compare(
     compared = [(*pair, compare_results(*pair, k), k) for pair in pairs]
     data = [comparison_data(*each) for each in compared]
     heads = [f"By {one.scorer}\n\n" if len(pairs) > 1 else "" for one, _ in pairs]
-    texts = [head + wrapped(comparison_text(*each, width())) for head, each in zip(heads, compared, strict=True)]
-    print(json.dumps(data if len(data) > 1 else data[0], indent=1) if as_json else "\n\n".join(texts))
+    print(
+        json.dumps(data if len(data) > 1 else data[0], indent=1)
+        if as_json
+        else "\n\n".join(
+            [head + wrapped(comparison_text(*each, width())) for head, each in zip(heads, compared, strict=True)]
+        )
+    )
 
 
-@app.command(epilog=COLUMNS, cls=Once)
+@app.command(epilog=COLUMNS)
 def table(
     results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
@@ -179,11 +194,27 @@ def table(
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
         raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
-    if output is not None and output.suffix.lower() in (".html", ".htm", ".json", ".csv", ".pdf", ".docx", ".xlsx"):
+    if output is not None and output.suffix.lower() in (
+        ".html",
+        ".htm",
+        ".json",
+        ".csv",
+        ".pdf",
+        ".docx",
+        ".xlsx",
+    ):
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
-    columns = _columns(results, column, drop_incomplete)
-    parts = apart(read_results(results, scorer, log or [], columns, drop_incomplete, step))
+    parts = apart(
+        read_results(
+            results,
+            scorer,
+            log or [],
+            _columns(results, column, drop_incomplete),
+            drop_incomplete,
+            step,
+        )
+    )
     text = "\n".join(show(make_table(part, k)) for part in parts)
     if output is None or output.name == "-":
         print(text, end="")
@@ -210,7 +241,7 @@ data = Typer(name="data", help="Prepare data sets, or list the known ones.")
 app.add_typer(data)
 
 
-@data.command(cls=Once)
+@data.command()
 def prepare(
     names: Annotated[list[str], Argument(metavar="NAME", help="Data sets to prepare.")],
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
@@ -218,7 +249,8 @@ def prepare(
     template: Template = None,
     tokenizer: Annotated[str | None, Option(metavar="MODEL", help="Model that counts a prompt's tokens.")] = None,
     max_prompt_tokens: Annotated[
-        int | None, Option(parser=count, help="Drop prompts with more tokens, by --tokenizer. [default: 1024]")
+        int | None,
+        Option(parser=count, help="Drop prompts with more tokens, by --tokenizer. [default: 1024]"),
     ] = None,
     against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
     as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
@@ -226,10 +258,15 @@ def prepare(
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
     answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
     answer_from: Annotated[
-        Literal["hashes", "box"] | None, Option(help="Take answers from solutions: after ####, or in \\boxed{}.")
+        Literal["hashes", "box"] | None,
+        Option(help="Take answers from solutions: after ####, or in \\boxed{}."),
     ] = None,
     tidy: Annotated[
-        bool, Option("--tidy-answers", help="Round 0.30000000000000004 to 0.3, and take the unit off 350 (g).")
+        bool,
+        Option(
+            "--tidy-answers",
+            help="Round 0.30000000000000004 to 0.3, and take the unit off 350 (g).",
+        ),
     ] = False,
     config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
     split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
@@ -246,22 +283,36 @@ def prepare(
     from ..data.sources import find
 
     read = functools.partial(
-        find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
-        answer_from=answer_from, tidy=tidy,
-    )  # fmt: skip
+        find,
+        prompt=prompt,
+        answer=answer,
+        config=config,
+        split=split,
+        size=size,
+        evaluation=evaluation,
+        answer_from=answer_from,
+        tidy=tidy,
+    )
     if max_prompt_tokens and not tokenizer:
         raise UserError(f"--max-prompt-tokens {max_prompt_tokens} needs --tokenizer MODEL, which counts them")
     prepare(
         [source for name in names for source in read(name)],
         output,
-        Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies),
+        Settings(
+            template,
+            tokenizer,
+            max_prompt_tokens or 1024,
+            tuple(against or ()),
+            as_published,
+            copies,
+        ),
         say=functools.partial(print, flush=True),
     )
     print(output / "report.md")
 
 
-@data.command("list", cls=Once)
-def known() -> None:
+@data.command("list")
+def list_sets() -> None:
     """List the known data sets, and their rows."""
     from ..data.sources import listing
 

@@ -1,7 +1,5 @@
 """Explain rules and look at runs. The commands are `explain`, `methods`, `watch`, `report` and `calibrate`."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +8,21 @@ from typer import Argument, Option
 
 from bandpo.errors import UserError
 
-from .app import Once, app
-from .shared import RULES, Json, Page, Trust, minutes, objective, probability, region, seconds, several, width, wrapped
+from .app import app
+from .shared import (
+    RULES,
+    Json,
+    Page,
+    Trust,
+    minutes,
+    objective,
+    probability,
+    region,
+    seconds,
+    several,
+    width,
+    wrapped,
+)
 
 LOGS = (
     "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl of bandpo or prime-rl, "
@@ -23,7 +34,7 @@ LOGS = (
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
 
-@app.command(epilog=RULES, cls=Once)
+@app.command(epilog=RULES)
 def explain(
     rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
     p: Annotated[list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)] = None,
@@ -32,32 +43,35 @@ def explain(
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.doctor import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
-    from bandpo.integrations import HOSTS, trainers_that_run
+    from bandpo.integrations import trainers_that_run
 
     try:
-        first = objective(rule)
-        rules = [value for value in (first, vs) if value is not None]
-        trainers = [(trainers_that_run(value), trainers_that_run(value, anchor="sampler")) for value in rules]
-        print(wrapped(explain(first, p or [], vs, width())))
-        yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
-        print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."))
+        rules = [objective(rule), *([] if vs is None else [vs])]
+        trainers = [(trainers_that_run(each), trainers_that_run(each, anchor="sampler")) for each in rules]
+        print(wrapped(explain(rules[0], p or [], vs, width())))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
+    yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
+    print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."))
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
     for name, (by_default, at_sampler) in zip(names, trainers, strict=False):
-        able = [host for host, why in by_default.items() if not why]
-        more = [f"{host} ({HOSTS[host].sampler})" for host, why in by_default.items() if why and not at_sampler[host]]
-        also = f"; with the sampler as anchor also in {', '.join(more)}" if more else ""
-        print(wrapped(f"\n{name} runs in: {', '.join(able) or 'no trainer'}{also}."))
-        hosts: dict[str, list[str]] = {}  # by why they do not take it
-        for host, why in at_sampler.items():
-            if why:
-                hosts.setdefault(why.replace(host, "the trainer"), []).append(host)
-        for why, names in hosts.items():
-            print(wrapped(f"  not in {', '.join(names)}: {why}"))
+        _show_trainers(name, by_default, at_sampler)
 
 
-@app.command(cls=Once)
+def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, str]) -> None:
+    """Print the trainers that run a rule, and why others do not: "" is no reason."""
+    from bandpo.integrations import HOSTS
+
+    able = [host for host, why in by_default.items() if not why]
+    more = [f"{host} ({HOSTS[host].sampler})" for host, why in by_default.items() if why and not at_sampler[host]]
+    also = f"; with the sampler as anchor also in {', '.join(more)}" if more else ""
+    print(wrapped(f"\n{name} runs in: {', '.join(able) or 'no trainer'}{also}."))
+    reasons = {host: why.replace(host, "the trainer") for host, why in at_sampler.items() if why}
+    for reason in dict.fromkeys(reasons.values()):
+        print(wrapped(f"  not in {', '.join(host for host in reasons if reasons[host] == reason)}: {reason}"))
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")] = None,
 ) -> None:
@@ -79,23 +93,31 @@ def methods(
 
     row("name", "arXiv", "average", "what it allows")
     for each in every_method():
-        said = allowed(each.objective) or each.objective.trust_region.label
-        for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
-            said = said.replace(long, short)
-        row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)
+        text = allowed(each.objective) or each.objective.trust_region.label
+        for long, short in (
+            ("a token's ratio may go ", "ratio "),
+            ("a token of probability ", "p "),
+            ("may go ", ""),
+        ):
+            text = text.replace(long, short)
+        row(each.name, each.arxiv or "-", each.objective.aggregation or "-", text)
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
     words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
-@app.command(epilog=LOGS, cls=Once)
+@app.command(epilog=LOGS)
 def watch(
     runs: Runs,
     html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
     every: Annotated[float, Option(parser=seconds, metavar="SECONDS", help="Time between two looks.")] = 2.0,
     silent: Annotated[
         float,
-        Option(parser=minutes, metavar="MINUTES", help="Time without a new line after which a run counts as stopped."),
+        Option(
+            parser=minutes,
+            metavar="MINUTES",
+            help="Time without a new line after which a run counts as stopped.",
+        ),
     ] = 10.0,
     once: Annotated[bool, Option("--once", help="Show the runs once and end.")] = False,
     as_json: Json = False,
@@ -109,7 +131,7 @@ def watch(
     watch_and_show(runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
 
 
-@app.command(epilog=LOGS, cls=Once)
+@app.command(epilog=LOGS)
 def report(
     runs: Runs,
     output: Annotated[Path, Page("-o", "--output", help="Page to write.")] = Path("report.html"),
@@ -130,9 +152,12 @@ def column(whose: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
 
 
-@app.command(epilog=RULES, cls=Once)
+@app.command(epilog=RULES)
 def calibrate(
-    files: Annotated[list[Path], Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder.")],
+    files: Annotated[
+        list[Path],
+        Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder."),
+    ],
     rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,
     match: Annotated[Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")] = None,
     cut: Annotated[bool, Option("--cut", help="Count only tokens that lose their gradient.")] = False,
@@ -155,6 +180,12 @@ def calibrate(
     from .show_calibration import calibrate_and_show
 
     calibrate_and_show(
-        files, {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask},
-        as_json=as_json, rules=rule, rate=rate, match=match, cut=cut, parameter=parameter or [],
-    )  # fmt: skip
+        files,
+        {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask},
+        as_json=as_json,
+        rules=rule,
+        rate=rate,
+        match=match,
+        cut=cut,
+        parameter=parameter or [],
+    )

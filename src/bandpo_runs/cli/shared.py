@@ -1,7 +1,5 @@
 """Share options, readers of values, and the width of output among the commands."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import textwrap
@@ -19,14 +17,18 @@ RULES = (
     "clip:0.2:0.28, dcpo:0.16:0.2:10 or capped:band:kl:0.05:10, or a YAML node such as '{type: band, delta: 0.05}'."
 )
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
-Trust = Annotated[bool, Option("--trust", help="Import the module of a rule that a run names; this runs its code.")]
+Trust = Annotated[
+    bool,
+    Option("--trust", help="Import the module of a rule that a run names; this runs its code."),
+]
 
 
 def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: str) -> Any:
     """Return an option of several values. They are separated by commas or given in several options."""
 
     def values(text: str) -> list[Any]:
-        if not (parts := split(text)):
+        parts = split(text)
+        if not parts:
             raise ValueError("nothing is given")
         return [read(part) for part in parts]
 
@@ -53,8 +55,8 @@ def number(most: float, what: str) -> Callable[[Any], float]:
 
     def read(text: Any) -> float:
         with contextlib.suppress(ValueError):
-            if 0 < (value := float(text)) <= most:
-                return value
+            if 0 < float(text) <= most:
+                return float(text)
         raise ValueError(f"must be {what}, got {text!r}")
 
     return read
@@ -74,9 +76,9 @@ def count(text: str) -> int:
 
 def page(text: str | Path) -> Path:
     """Read the path of a page to write. A file of another name may be a log, or an input of the page."""
-    if (path := Path(text)).suffix not in (".html", ".htm"):
+    if Path(text).suffix not in (".html", ".htm"):
         raise ValueError(f"must be the name of a page, which ends in .html or .htm, got {str(text)!r}")
-    return path
+    return Path(text)
 
 
 Page = partial(Option, parser=page, metavar="FILE")
@@ -101,11 +103,11 @@ def objective(text: str) -> Any:
 
 def region(text: str) -> Any:
     """Read a rule of a token's ratio."""
-    found = objective(text)
-    found = getattr(found, "objective", found)  # of a method
-    if found.ratio != "token":
+    rule = objective(text)
+    rule = getattr(rule, "objective", rule)  # of a method
+    if rule.ratio != "token":
         raise ValueError(f"{text!r} has one ratio for a response; give a rule of a token's ratio")
-    return found.trust_region
+    return rule.trust_region
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -131,7 +133,12 @@ def wrapped(text: str, column: int | None = None) -> str:
     """Wrap long lines. Further lines begin at `column`, or two columns behind the first."""
 
     def fill(line: str) -> str:
-        indent = " " * (len(line) - len(line.lstrip()) + 2 if column is None else column)
-        return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        return textwrap.fill(
+            line,
+            width(),
+            subsequent_indent=(" " * (len(line) - len(line.lstrip()) + 2 if column is None else column)),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
     return "\n".join(map(fill, text.splitlines()))

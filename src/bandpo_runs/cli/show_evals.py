@@ -1,7 +1,5 @@
 """Print the output of `bandpo eval` and `bandpo score`."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +13,16 @@ from bandpo.errors import UserError, counted
 from ..data.problems import bare
 from ..evals.folder import read_samples
 from ..evals.grades import grade_folder, nothing_right, unanswered
-from ..evals.results import Columns, Result, answered, apart, files_at, is_ours, read_result, split_label
+from ..evals.results import (
+    Columns,
+    Result,
+    answered,
+    apart,
+    files_at,
+    is_ours,
+    read_result,
+    split_label,
+)
 from ..files.reading import check_different
 from ..progress import console, grid
 from ..statistics.intervals import summarize
@@ -25,9 +32,15 @@ Summary = dict[str, Any]
 
 
 def score_and_show(
-    texts: Sequence[str], scorer: str | None = None, ks: Sequence[int] = (), as_json: bool = False,
-    columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0, inspect: Path | None = None,
-) -> None:  # fmt: skip
+    texts: Sequence[str],
+    scorer: str | None = None,
+    ks: Sequence[int] = (),
+    as_json: bool = False,
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
+    wrong: int = 0,
+    inspect: Path | None = None,
+) -> None:
     """Grade what is not graded, and print the numbers of each evaluation."""
     check_different(split_label(text)[1] for text in texts)
     results: list[tuple[Result, list[Summary]]] = []
@@ -47,13 +60,22 @@ def score_and_show(
 
             written += write_inspect(result.source, inspect, result.scorer, ks)
     if as_json:
-        rows = [
-            {"source": str(result.source), "label": result.label, "scorer": result.scorer, "results": summaries}
-            | ({"left_out": result.notes} if result.notes else {})
-            | ({"wrong": _wrong(result, wrong)} if wrong else {})
-            for result, summaries in results
-        ]
-        print(json.dumps(rows, indent=2))
+        print(
+            json.dumps(
+                [
+                    {
+                        "source": str(result.source),
+                        "label": result.label,
+                        "scorer": result.scorer,
+                        "results": summaries,
+                    }
+                    | ({"left_out": result.notes} if result.notes else {})
+                    | ({"wrong": _wrong(result, wrong)} if wrong else {})
+                    for result, summaries in results
+                ],
+                indent=2,
+            )
+        )
         return
     for result, summaries in results:
         _print(result, summaries, ks)
@@ -78,22 +100,25 @@ def score_and_show(
 
 def _wrong(result: Result, most: int) -> list[Summary]:
     """Choose answers judged wrong, evenly spread over the problems."""
-    found = [(graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()]
+    places = [(graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()]
     rows: list[Summary] = []
-    for graded, i, j in found[:: max(1, len(found) // max(1, most))][:most]:
+    for graded, i, j in places[:: max(1, len(places) // max(1, most))][:most]:
         question, right = graded.asked[i]
         last = question[-1] if isinstance(question, list) and question else question  # of messages
-        line = " ".join(bare(str(last.get("content", last) if isinstance(last, dict) else last)).split())[:100]
+        text = bare(str(last.get("content", last) if isinstance(last, dict) else last))
         read = None if graded.answers is None else graded.answers[i, j]
-        how = "what was read is not recorded" if graded.answers is None else "unparsed" if read is None else "ok"
+        if graded.status is not None:
+            status = graded.status[i, j]
+        else:
+            status = "what was read is not recorded" if graded.answers is None else "unparsed" if read is None else "ok"
         rows.append(
             {
                 "data": graded.data,
                 "sample": j,
-                "question": line,
+                "question": " ".join(text.split())[:100],
                 "right": right,
                 "read": read,
-                "status": how if graded.status is None else graded.status[i, j],
+                "status": status,
             }
         )
     return rows
@@ -127,19 +152,29 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
                 row(name, lambda summary, key: f"{100 * summary[key]['value']:.2f}")
     row("truncated", _interval)
     row("unparsed", _interval)
-    row("tokens", lambda summary, key: "mean {mean:.1f}, median {median:g}, longest {max:g}".format(**summary[key]))
-    heads = [f"{summary['data']}\n{counted(summary['prompts'], 'prompt')}" for summary in summaries]
-    console.print(grid(["", *heads], rows))
-    said = (
+    row(
+        "tokens",
+        lambda summary, key: "mean {mean:.1f}, median {median:g}, longest {max:g}".format(**summary[key]),
+    )
+    console.print(
+        grid(
+            [
+                "",
+                *[f"{summary['data']}\n{counted(summary['prompts'], 'prompt')}" for summary in summaries],
+            ],
+            rows,
+        )
+    )
+    legend = (
         "In %, tokens excepted. Brackets: 95 % interval for problems like these (prompts as clusters); of the line "
         "`sampling only`, for these very problems, sampled again."
     )
     if any(row[0].startswith("pass@") for row in rows):
-        said += (
+        legend += (
             " pass@k is unbiased. best@k and maj@k are verl's numbers, drawn with replacement; the paper prints best@k "
             "as pass@k, and it estimates at most that."
         )
-    console.print(said, style="dim")
+    console.print(legend, style="dim")
 
 
 def _interval(summary: Summary, key: str) -> str:

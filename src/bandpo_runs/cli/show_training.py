@@ -1,8 +1,7 @@
 """Show a training: an estimate, a line a round, and the outcome."""
 
-from __future__ import annotations
-
 import math
+import shlex
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,15 +13,17 @@ from rich.text import Text
 from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
 from bandpo.losses.notation import in_words
-from bandpo.rewards.functions import look_in_working_directory
+from bandpo.rewards.functions import look_in_working_directory, text_of
 
 from ..config.recipe import RunConfig, build, merge, read_settings
 from ..config.run_folder import check_free, is_finished
 from ..config.trust import sent_away
 from ..files.locks import locked
-from ..files.reading import checked, read_yaml
+from ..files.logs import read
+from ..files.reading import checked, read_json_lines, read_yaml
 from ..files.writing import check_own
 from ..progress import Progress, console
+from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..toy import SCENES
 from ..training import processes
 from ..training.preflight import SMOLLM2_RECIPE, prepare
@@ -33,13 +34,19 @@ _PATIENCE = 20.0  # seconds that a process waits for the first one to say what i
 
 
 def compare_and_show(
-    scene: str, methods: Sequence[str] | None, seeds: Sequence[int], output: Path, overrides: Mapping[str, Any],
-    workers: int, resume: bool, command: str,
-) -> None:  # fmt: skip
+    scene: str,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any],
+    workers: int,
+    resume: bool,
+    command: str,
+) -> None:
     """Run `bandpo lab`."""
     from ..reports.page import write_page  # drawing is not needed to train
     from ..reports.report import make_report
-    from ..reports.runs import read_sections
+    from ..reports.sections import read_sections
 
     jobs = plan(scene, methods or DEFAULT_METHODS, seeds, output, overrides)
     check_own(output)
@@ -68,7 +75,14 @@ def compare_and_show(
                 done[job.folder] = row["round"]
                 progress.update(sum(done.values()))
 
-            folders = run_all(jobs, workers=workers, resume=resume, command=command, on_row=on_row, say=console.print)
+            folders = run_all(
+                jobs,
+                workers=workers,
+                resume=resume,
+                command=command,
+                on_row=on_row,
+                say=console.print,
+            )
         report = make_report(read_sections(folders, trust=True))  # they were trained here, by now
         page = output / f"report-{scene}.html"
         write_page(report, page)
@@ -86,7 +100,11 @@ def compare_and_show(
 
 
 def train_and_show(
-    recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool = False
+    recipe: str | None,
+    settings: Sequence[str],
+    resume: bool,
+    command: str,
+    changed_data: bool = False,
 ) -> None:
     """Run `bandpo train`."""
     console.quiet = not processes.is_first()
@@ -103,8 +121,12 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     node, lines = read_settings(recipe, settings), []
     if "scene" not in node and node.get("model") != "lab":
         full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE), resume=resume)
-        if resume and (stored := Path(full["output"], "config.yaml")).exists():
-            full, lines = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node), []  # chosen then
+        stored = Path(full["output"], "config.yaml")
+        if resume and stored.exists():
+            full, lines = (
+                merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node),
+                [],
+            )  # chosen then
         node = full
     config = build(node)
     if not resume:
@@ -119,30 +141,31 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     for line in lines:
         console.print(line, soft_wrap=True)
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
-    if sent := sent_away(config.trainer):
-        console.print(
-            f"This run may send data to other machines, with the logins of this one: {', '.join(sent)}.",
-            style="yellow",
-            soft_wrap=True,
-        )
+    services = ", ".join(sent_away(config.trainer))
+    if services:
+        text = f"This run may send data to other machines, with the logins of this one: {services}."
+        console.print(text, style="yellow", soft_wrap=True)
     from ..training.on_trl import run  # slow: it brings TRL
 
     with Progress("rounds", config.rounds, pause=math.inf) as progress:
-        told, seconds = [time.monotonic()], list[float]()
+        times, seconds = [time.monotonic()], list[float]()
 
         def on_row(row: dict[str, Any]) -> None:
-            told.append(time.monotonic())
+            times.append(time.monotonic())
             if "reward" in row:  # a round; an evaluation has a row of its own
-                seconds.append(told[-1] - told[-2])
+                seconds.append(times[-1] - times[-2])
             console.print(_line(row, config, seconds))
             progress.update(row["round"])
 
         folder = run(
-            config, resume=resume, changed_data=changed_data, command=command, on_row=on_row, say=console.print
+            config,
+            resume=resume,
+            changed_data=changed_data,
+            command=command,
+            on_row=on_row,
+            say=console.print,
         )
     if processes.is_first():
-        from .show_outcome import show_outcome
-
         show_outcome(folder, config, command)
 
 
@@ -153,7 +176,10 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
     shares = [_cell(row, "reward"), _cell(row, "lab/work"), _cell(row, "entropy", 2)]
     shares += [_cell(row, "clip/fraction", 2, 100), _cell(row, "clip/tail_high_share", 0, 100)]
     return _LAB_ROW.format(
-        str(job.config.label or job.name), job.config.seed, f"{row['round']}/{job.config.rounds}", *shares
+        str(job.config.label or job.name),
+        job.config.seed,
+        f"{row['round']}/{job.config.rounds}",
+        *shares,
     )
 
 
@@ -181,4 +207,72 @@ def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -
 
 
 def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:
-    return "-" if (value := row.get(key)) is None else f"{scale * value:.{digits}f}"
+    value = row.get(key)
+    return "-" if value is None else f"{scale * value:.{digits}f}"
+
+
+# ---------------------------------------------------------------------------------------------------------- the outcome
+def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
+    """Show what a run's folder holds, and the next commands."""
+    from ..training.doctor import clip_finding
+    from ..training.models import FOUR_BIT, SMOLLM2, UNPACKED, locate
+    from ..training.on_trl import HELD_OUT  # slow: it brings TRL
+
+    lines = read_json_lines(folder / HELD_OUT)[0] if (folder / HELD_OUT).exists() else []
+    evaluations = sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
+    if len(evaluations) > 1:
+        _show_held_out(evaluations[0], evaluations[-1], config)
+    if config.model == SMOLLM2 and locate(SMOLLM2, unpack=False).endswith(UNPACKED):
+        console.print(FOUR_BIT, soft_wrap=True)
+    log = folder / "metrics.jsonl"
+    if log.exists():  # of a run that was finished before, it may be gone
+        console.print(f"{clip_finding(log, read(log)).what.partition(': ')[2]}.", soft_wrap=True)
+    try:
+        from ..reports.page import write_report
+
+        console.print(f"Curves: {write_report([folder], folder / 'report.html', trust=True)}")
+    except (ModuleNotFoundError, UserError) as error:
+        console.print(f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}")
+    rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
+    other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
+    console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
+    console.print(f"  {command} --rule {rule} -o {shlex.quote(str(other))}", soft_wrap=True)
+    console.print(f"  bandpo report {shlex.join([str(folder), str(other)])}", soft_wrap=True)
+    console.print("Or your own model and questions, rows of {prompt, answer}.", style="bold")
+    console.print("  bandpo train MODEL --data FILE.jsonl")
+    print(folder)
+
+
+def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunConfig) -> None:
+    is_share = config.reward in ACCURACIES  # of right answers; other rewards may be any number
+    of_questions = clustered_error if is_share else training_runs
+
+    def written(spread: Spread | None, signed: str = "") -> str:
+        if spread is None:  # of one question
+            return "-"
+        low, high = spread.interval(
+            low=0.0 if is_share and not signed else -math.inf, high=1.0 if is_share else math.inf
+        )
+        scale, digits = (100, 1) if is_share else (1, 3)
+        numbers = [f"{scale * number:{signed}.{digits}f}" for number in (spread.value, low, high)]
+        unit = "" if not is_share else " points" if signed else " %"
+        return f"{numbers[0]}{unit} [{numbers[1]}, {numbers[2]}]"
+
+    both = [number for number in before["scores"] if number in after["scores"]]  # a reward may not apply to some
+    gain = training_runs([after["scores"][number] - before["scores"][number] for number in both])
+    name, count = "Right" if is_share else "Reward", len(both)
+    then, now = (written(of_questions([each["scores"][number] for number in both])) for each in (before, after))
+    console.print(
+        f"\n{name} on {count} held-out questions: {then} before, {now} after: {written(gain, '+')}.",
+        soft_wrap=True,
+    )
+    for (prompt, old), (_, new) in zip(before["answers"], after["answers"], strict=True):
+        question = prompt if isinstance(prompt, str) else text_of([{**prompt[-1], "role": "assistant"}])
+        start, _, end = config.data.template.partition("{prompt}")
+        console.print(f"  {_shortened(question.removeprefix(start).removesuffix(end))}", style="bold")
+        console.print(f"    before: {_shortened(old)}\n    after:  {_shortened(new)}")
+
+
+def _shortened(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 100 else f"{words[:97]}..."

@@ -1,7 +1,5 @@
 """Show `bandpo watch`: all that is known of one run, or a table of several."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal
@@ -21,34 +19,52 @@ from bandpo.errors import UserError
 
 from .. import signals
 from ..progress import console, grid
-from ..reports.runs import PANELS, number, percent_of
-from ..reports.watching import Seen, Watch, write_page
+from ..reports.panels import PANELS, Panel
+from ..reports.texts import three_digits
+from ..reports.watching import Watch, WatchedRun, write_page
+from ..statistics.curves import mean_of_known
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 _MOST_LINE = 60  # columns of a curve
 _PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
 # The columns of the table of several runs; those at the end go where room is short.
-_COLUMNS = ("reward", "entropy", "clipped", "tail share", "above", "below", "radius", "P(work)", "good tail cut", "KL")
+_COLUMNS = (
+    "reward",
+    "entropy",
+    "clipped",
+    "tail share",
+    "above",
+    "below",
+    "radius",
+    "P(work)",
+    "good tail cut",
+    "KL",
+)
 
 
 def watch_and_show(
-    given: Sequence[str], *, html: Path | None = None, every: float = 2.0, silent: float, once: bool = False,
+    sources: Sequence[str],
+    *,
+    html: Path | None = None,
+    every: float = 2.0,
+    silent: float,
+    once: bool = False,
     as_json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run `bandpo watch`."""
-    watch = Watch(given, silent)
-    seen = watch.look(time.time())
-    if once and not any(len(run.x) or run.ended for run in seen):
-        why = f"no log is at {watch.given[0][1]}" if seen[0].age is None else "no line is in its log"
-        raise UserError(f"{seen[0].label}: nothing to show; {' '.join(seen[0].notes) or why}")
+    watch = Watch(sources, silent)
+    runs = watch.look(time.time())
+    if once and not any(len(run.x) or run.ended for run in runs):
+        reason = f"no log is at {watch.sources[0][1]}" if runs[0].age is None else "no line is in its log"
+        raise UserError(f"{runs[0].label}: nothing to show; {' '.join(runs[0].notes) or reason}")
     if as_json:
-        print(json.dumps([_data(run) for run in seen], indent=2, allow_nan=False))
+        print(json.dumps([_data(run) for run in runs], indent=2, allow_nan=False))
     elif once:
-        console.print(view(seen))
+        console.print(view(runs))
     try:
         if not once:
-            _follow(watch, seen, html, every)
+            _follow(watch, runs, html, every)
     except KeyboardInterrupt as end:
         if end.args and end.args[0] != signal.SIGINT:  # Ctrl-C is how one ends it
             raise
@@ -57,12 +73,12 @@ def watch_and_show(
         write_page(html, watch.look(time.time()), time.time(), refresh=None)
 
 
-def _follow(watch: Watch, seen: list[Seen], html: Path | None, every: float) -> None:
+def _follow(watch: Watch, runs: list[WatchedRun], html: Path | None, every: float) -> None:
     """Show the runs until all are finished.
 
     A terminal gets a view that is drawn again and again, other output a line a row.
     """
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     began = time.time()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
@@ -70,110 +86,127 @@ def _follow(watch: Watch, seen: list[Seen], html: Path | None, every: float) -> 
             console.print(f"The page, which loads itself again: {html}")
         while True:
             signals.check()
+            now = {run.label: (run.state, run.rows, run.notes) for run in runs}
             if screen.is_started:
-                screen.update(view(seen), refresh=True)
-            now = {run.label: (run.state, run.rows, run.notes) for run in seen}
-            for run in seen if not screen.is_started else []:
-                if told.get(run.label) != now[run.label]:
+                screen.update(view(runs), refresh=True)
+            else:
+                for run in [run for run in runs if shown.get(run.label) != now[run.label]]:
                     console.print(_line(run), soft_wrap=True)
-            if html is not None and now != told:
-                write_page(html, seen, time.time())
-            told = now
-            if watch.complete and all(run.ended for run in seen):
+            if html is not None and now != shown:
+                write_page(html, runs, time.time())
+            shown = now
+            if watch.complete and all(run.ended for run in runs):
                 return
             time.sleep(max(every, _PAUSE * (time.time() - began)))
             began = time.time()
-            seen = watch.look(began)
+            runs = watch.look(began)
 
 
-def view(seen: Sequence[Seen], width: int | None = None) -> Group:
+def view(runs: Sequence[WatchedRun], width: int | None = None) -> Group:
     """Return the text of the terminal."""
     width = width or (console.width if console.is_terminal else 100)
-    return Group(*(_one(seen[0], width) if len(seen) == 1 else _several(seen, width)))
+    return Group(*(_one(runs[0], width) if len(runs) == 1 else _several(runs, width)))
 
 
-def _one(run: Seen, width: int) -> list[Any]:
-    lines = [Text(run.label, "bold"), _standing(run), *_words(run), Text()]
+def _one(run: WatchedRun, width: int) -> list[Any]:
+    lines = [Text(run.label, "bold"), _standing(run), *_remarks(run), Text()]
     wide = min(_MOST_LINE, width - 30)
     for name, panel in PANELS.items():
-        if math.isnan(panel.last(run)):
-            continue
-        indent = "  " if name in ("above", "below") else ""
-        lines.append(
-            Text.assemble(
-                f"{indent + name:<15}{_with_unit(name, run):>10}   ",
-                (_curve(panel.curve(run), wide) if wide >= 8 else "", "cyan"),
-            )
-        )
+        if not math.isnan(panel.last(run)):
+            curve = _curve(panel.curve(run), wide) if wide >= 8 else ""
+            indented = f"  {name}" if name in ("above", "below") else name
+            lines.append(Text.assemble(f"{indented:<15}{_last(panel, run):>10}   ", (curve, "cyan")))
     return lines
 
 
-def _several(seen: Sequence[Seen], width: int) -> list[Any]:
+def _several(runs: Sequence[WatchedRun], width: int) -> list[Any]:
     """Return a row for each run, with as many columns as fit, and the remarks below."""
-    most = max(12, width // 3)
-    axes = {run.axis for run in seen}
+    several_axes = len({run.axis for run in runs}) > 1
     columns = [
-        ["run", *(_short(run.label, most) for run in seen)],
-        [seen[0].axis if len(axes) == 1 else "at", *(_at(run, len(axes) > 1) for run in seen)],
-        ["state", *(run.standing if run.state == "running" else run.state for run in seen)],
+        ["run", *(_short(run.label, max(12, width // 3)) for run in runs)],
+        ["at" if several_axes else runs[0].axis, *(_at(run, several_axes) for run in runs)],
+        ["state", *(run.standing if run.state == "running" else run.state for run in runs)],
     ]
     for name in _COLUMNS:
-        values = [PANELS[name].last(run) for run in seen]
+        values = [PANELS[name].last(run) for run in runs]
         if not all(map(math.isnan, values)):
-            columns.append([name + ", %" * bool(percent_of(PANELS[name].unit)), *map(number, values)])
+            columns.append([name + ", %" * bool(PANELS[name].percent), *map(three_digits, values)])
     while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
         columns.pop()
     heads, *rows = zip(*columns, strict=True)
-    cells = [
-        [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]] for run, row in zip(seen, rows, strict=True)
+    lines: list[Any] = [
+        grid(
+            heads,
+            [
+                [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]]
+                for run, row in zip(runs, rows, strict=True)
+            ],
+            left=3,
+            box=None,
+            pad_edge=False,
+            padding=(0, 1),
+        )
     ]
-    lines: list[Any] = [grid(heads, cells, left=3, box=None, pad_edge=False, padding=(0, 1))]
-    for run in seen:
+    for run in runs:
         if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
-            lines += [Text(), Text.assemble((f"{run.label}: ", "bold"), _standing(run)), *_words(run)]
+            lines += [
+                Text(),
+                Text.assemble((f"{run.label}: ", "bold"), _standing(run)),
+                *_remarks(run),
+            ]
     return lines
 
 
-def _at(run: Seen, named: bool) -> str:
-    at = f"{run.x[-1]:g}" if len(run.x) else "0"
-    return (f"{run.axis} " if named else "") + at + (f"/{run.end}" if run.end else "")
+def _at(run: WatchedRun, named: bool) -> str:
+    step = f"{run.x[-1]:g}" if len(run.x) else "0"
+    return (f"{run.axis} " if named else "") + step + (f"/{run.end}" if run.end else "")
 
 
-def _standing(run: Seen) -> Text:
+def _standing(run: WatchedRun) -> Text:
     return Text.assemble(f"{run.now}, ", (run.standing, _STYLES.get(run.state, "")))
 
 
-def _words(run: Seen) -> list[Text]:
-    words = [Text(run.word, "bold red" if run.collapsed else "dim")] if run.word else []
-    return words + [Text(note, "yellow") for note in run.notes]
+def _remarks(run: WatchedRun) -> list[Text]:
+    collapse = [Text(run.on_collapse, "bold red" if run.collapsed else "dim")] if run.on_collapse else []
+    return collapse + [Text(note, "yellow") for note in run.notes]
 
 
-def _line(run: Seen) -> str:
-    parts = [run.label, run.now]
-    for name in ("reward", "entropy", "clipped", "tail share", "radius"):
-        if not math.isnan(PANELS[name].last(run)):
-            parts.append(f"{name} {_with_unit(name, run)}")
-    parts += [run.standing] if run.state != "running" else []
-    return "  ".join([*parts, *([run.word] if run.collapsed else []), *run.notes])
+def _line(run: WatchedRun) -> str:
+    names = ("reward", "entropy", "clipped", "tail share", "radius")
+    return "  ".join(
+        [
+            run.label,
+            run.now,
+            *(f"{name} {_last(PANELS[name], run)}" for name in names if not math.isnan(PANELS[name].last(run))),
+            *([run.standing] if run.state != "running" else []),
+            *([run.on_collapse] if run.collapsed else []),
+            *run.notes,
+        ]
+    )
 
 
-def _with_unit(name: str, run: Seen) -> str:
-    return number(PANELS[name].last(run)) + percent_of(PANELS[name].unit)
+def _last(panel: Panel, run: WatchedRun) -> str:
+    return three_digits(panel.last(run)) + panel.percent
 
 
-def _data(run: Seen) -> dict[str, Any]:
-    values = {panel.key: panel.last(run) / (100 if percent_of(panel.unit) else 1) for panel in PANELS.values()}
+def _data(run: WatchedRun) -> dict[str, Any]:
+    values = {panel.key: panel.last(run) / (100 if panel.percent else 1) for panel in PANELS.values()}
     return {
-        "label": run.label, "state": run.state, run.axis: float(run.x[-1]) if len(run.x) else None, "end": run.end,
-        "seconds_since_last_line": run.age, "collapsed": run.collapsed, "word": run.word, "notes": list(run.notes),
+        "label": run.label,
+        "state": run.state,
+        run.axis: float(run.x[-1]) if len(run.x) else None,
+        "end": run.end,
+        "seconds_since_last_line": run.age,
+        "collapsed": run.collapsed,
+        "word": run.on_collapse,
+        "notes": list(run.notes),
         "numbers": {key: value for key, value in values.items() if not math.isnan(value)},
-    }  # fmt: skip
+    }
 
 
 def _curve(y: np.ndarray, width: int) -> str:
     """Draw the values as blocks in at most so many columns; blank if unknown."""
-    means = [part[np.isfinite(part)].mean() if np.isfinite(part).any() else math.nan
-             for part in np.array_split(y, min(width, len(y)))]  # fmt: skip
+    means = [mean_of_known(part) for part in np.array_split(y, min(width, len(y)))]
     low, high = np.nanmin(means), np.nanmax(means)
     spread, blocks = high - low or 1.0, _BLOCKS if console.encoding.startswith("utf") else _ASCII
     return "".join(" " if math.isnan(mean) else blocks[round((mean - low) / spread * 7)] for mean in means)

@@ -1,7 +1,5 @@
 """Train models, and check such runs. The commands are `demo`, `lab`, `train`, `verl` and `doctor`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,21 +11,25 @@ from typer import Argument, Context, Option
 
 from bandpo.errors import UserError
 
-from .app import Once, app
+from .app import app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
 METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
-@app.command(cls=Once)
+@app.command()
 def demo(
     ctx: Context,
     uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
     seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")] = "32",
     out: Annotated[
         Path | None,
-        Page("-o", "--out", help="Page to write. [default: runs/demo.html, with --uses runs/demo-uses-N.html]"),
+        Page(
+            "-o",
+            "--out",
+            help="Page to write. [default: runs/demo.html, with --uses runs/demo-uses-N.html]",
+        ),
     ] = None,
 ) -> None:
     """Compare five rules on two tiny tasks, in 20 seconds.
@@ -57,9 +59,17 @@ def demo(
             history.append(done)
             if (len(history) - 1) % max(rounds // 10, 1) == 0 or len(history) > rounds:
                 right = done[0].mean(-1).tolist()
-                print(f"{len(history) - 1:>5}" + "".join(f"{value:>15.1%}" for value in right), flush=True)
+                print(
+                    f"{len(history) - 1:>5}" + "".join(f"{value:>15.1%}" for value in right),
+                    flush=True,
+                )
         result = experiment.Result.of(rules, uses, history)
-        print("", *("{:16}{:>14}{:>19}{:>14}{:>8}{:>9}".format(*row) for row in result.rows()), "", sep="\n")
+        print(
+            "",
+            *("{:16}{:>14}{:>19}{:>14}{:>8}{:>9}".format(*row) for row in result.rows()),
+            "",
+            sep="\n",
+        )
         say(result.verdict(), "")
         results.append(result)
     rare, noisy = results
@@ -72,7 +82,7 @@ def demo(
     print(f"page: {out}")
 
 
-@app.command(epilog=RULES, cls=Once)
+@app.command(epilog=RULES)
 def lab(
     ctx: Context,
     scene: Annotated[Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")] = "tail",
@@ -94,39 +104,57 @@ def lab(
     from .show_training import compare_and_show
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    overrides = {
-        "trainer": {} if lr is None else {"learning_rate": lr},
-        "tokens_share": 1.0 if tokens else 0,  # by default the folders of many small runs stay small
-        **({} if rounds is None else {"rounds": rounds}),
-    }
-    compare_and_show(scene, methods, seeds, output, overrides, jobs or cores, resume, ctx.obj)
+    compare_and_show(
+        scene,
+        methods,
+        seeds,
+        output,
+        {
+            "trainer": {} if lr is None else {"learning_rate": lr},
+            "tokens_share": 1.0 if tokens else 0,  # by default the folders of many small runs stay small
+            **({} if rounds is None else {"rounds": rounds}),
+        },
+        jobs or cores,
+        resume,
+        ctx.obj,
+    )
 
 
-@app.command(epilog=RULES, cls=Once)
+@app.command(epilog=RULES)
 def train(
     ctx: Context,
     recipe: Annotated[
-        str | None, Argument(metavar="MODEL|RECIPE", help="Model to train, or a YAML file with the settings.")
+        str | None,
+        Argument(metavar="MODEL|RECIPE", help="Model to train, or a YAML file with the settings."),
     ] = None,
     settings: Annotated[
         list[str] | None, Argument(metavar="key=value", help="Settings that change the recipe.")
     ] = None,
     data: Annotated[
         str | None,
-        Option(metavar="FILE", help="Rows of {prompt, answer}: .jsonl, .json, .csv, .parquet, or a hub name."),
+        Option(
+            metavar="FILE",
+            help="Rows of {prompt, answer}: .jsonl, .json, .csv, .parquet, or a hub name.",
+        ),
     ] = None,
     reward: Annotated[
-        str | None, Option(help="Scorer: exact, last-number, math, or module:function. [default: by the answers]")
+        str | None,
+        Option(help="Scorer: exact, last-number, math, or module:function. [default: by the answers]"),
     ] = None,
     rule: Annotated[str | None, Option(metavar="RULE", help="Method or rule. [default: band:kl:0.05]")] = None,
     lora: Annotated[bool, Option("--lora", help="Train LoRA of rank 16 instead of all weights.")] = False,
     rounds: Annotated[int | None, Option(help="Rounds of sampling and training.")] = None,
     output: Annotated[
-        str | None, Option("-o", "--output", metavar="FOLDER", help="Folder of the run. [default: runs/MODEL/RULE]")
+        str | None,
+        Option("-o", "--output", metavar="FOLDER", help="Folder of the run. [default: runs/MODEL/RULE]"),
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")] = False,
     changed_data: Annotated[
-        bool, Option("--changed-data", help="As --resume, where the data are meant to be other ones than at the start.")
+        bool,
+        Option(
+            "--changed-data",
+            help="As --resume, where the data are meant to be other ones than at the start.",
+        ),
     ] = False,
 ) -> None:
     """Train a language model under one rule.
@@ -145,11 +173,20 @@ def train(
     settings = settings or []
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, settings = None, [recipe, *settings]
-    options = {"reward": reward, "trust_region": rule, "rounds": rounds, "output": output, "lora": 16 if lora else None}
+    options = {
+        "reward": reward,
+        "trust_region": rule,
+        "rounds": rounds,
+        "output": output,
+        "lora": 16 if lora else None,
+    }
     if data is not None:
         on_hub = data.count("/") == 1 and not Path(data).suffix and not Path(data).exists()
         options |= {"data.source": "hub" if on_hub else "file", "data.path": data}
-    settings = [*settings, *(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None)]
+    settings = [
+        *settings,
+        *(f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None),
+    ]
     if recipe is not None and not recipe.endswith((".yaml", ".yml")) and not Path(recipe).is_file():
         recipe, settings = None, [f"model={json.dumps(recipe)}", *settings]
     others = "model=", "scene=", "data.source=", "data.path="
@@ -161,7 +198,7 @@ def train(
     return train_and_show(recipe, settings, resume or changed_data, ctx.obj, changed_data)
 
 
-@app.command(cls=Once)
+@app.command()
 def verl(
     recipe: Annotated[str, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")],
     settings: Annotated[
@@ -170,7 +207,12 @@ def verl(
     command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
     plan: Annotated[bool, Option("--plan", help="Estimate memory, time and disk instead of starting.")] = False,
     seeds: Annotated[
-        Any, Option(parser=seed_list, metavar="N|A,B,...", help="Show the commands of repetitions: a count, or seeds.")
+        Any,
+        Option(
+            parser=seed_list,
+            metavar="N|A,B,...",
+            help="Show the commands of repetitions: a count, or seeds.",
+        ),
     ] = None,
 ) -> None:
     """Start a run on verl from a recipe, or show its command.
@@ -189,12 +231,20 @@ def verl(
         raise UserError("give --seeds, which shows the commands, or seed=N, which starts one; not both")
     starts = not (plan or command or seeds)
     runs = {
-        seed: load([recipe, *overlays], [*overrides, *([] if seed is None else [f"seed={seed}"])], trust=starts)
+        seed: load(
+            [recipe, *overlays],
+            [*overrides, *([] if seed is None else [f"seed={seed}"])],
+            trust=starts,
+        )
         for seed in seeds or [None]
     }
     run = next(iter(runs.values()))
-    if not starts and (own := own_type(run.loss.get("trust_region"))) is not None:
-        print(f"trust_region: {own} is not loaded, and so not checked before the run starts", file=sys.stderr)
+    own = own_type(run.loss.get("trust_region"))
+    if own is not None and not starts:
+        print(
+            f"trust_region: {own} is not loaded, and so not checked before the run starts",
+            file=sys.stderr,
+        )
     if plan:
         print(plan_text(run, len(runs)))
     if command:
@@ -205,7 +255,7 @@ def verl(
         run.start()
 
 
-@app.command(cls=Once)
+@app.command()
 def doctor(
     arguments: Annotated[
         list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")

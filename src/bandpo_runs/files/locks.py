@@ -1,7 +1,5 @@
 """Let one process at a time write to a folder."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,10 +31,10 @@ def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Itera
     try:
         lock.acquire(timeout=1)
     except Timeout:
-        said = f"another process is writing to {file.parent}"
+        reason = f"another process is writing to {file.parent}"
         if waiting is None:
-            raise UserError(f"{said}; wait for it to end, or choose another folder") from None
-        waiting(said)
+            raise UserError(f"{reason}; wait for it to end, or choose another folder") from None
+        waiting(reason)
         lock.acquire()
     try:
         yield

@@ -5,8 +5,6 @@ with the step and the row apart (verl's file logger), or with the step of a trac
 `trainer_state.json`, which TRL leaves in each checkpoint; or what `trackers` reads.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import fnmatch
@@ -21,7 +19,17 @@ from bandpo.errors import UserError, counted
 from bandpo.files import json_line, lines_of, shortened
 
 from .reading import read_json
-from .trackers import EVENTS, PRINTED, Row, files_of, is_tracked, printed, rows_in, runs_of, with_steps
+from .trackers import (
+    EVENTS,
+    PRINTED,
+    Row,
+    files_of,
+    is_tracked,
+    printed,
+    rows_in,
+    runs_of,
+    with_steps,
+)
 
 STATE = "trainer_state.json"
 # How names of an evaluation begin under TRL, in a tracker, and under verl; and times, of which prime-rl's two processes
@@ -54,14 +62,20 @@ _NAMES = (
     ("actor/clip_fraction", "cut/fraction"),  # RLinf, and its runner of mathematics
     ("actor/training/actor/clip_fraction", "cut/fraction"),
     ("ppo_clip_ratio", "cut/fraction"),  # OpenRLHF
-    ("policy/clipfrac_avg", "cut/fraction"),  # open-instruct; under CISPO tokens above, whatever the advantage
+    (
+        "policy/clipfrac_avg",
+        "cut/fraction",
+    ),  # open-instruct; under CISPO tokens above, whatever the advantage
     ("ppo_actor/update/clip_ratio/avg", "cut/fraction"),  # AReaL
     # Tokens that are outside, whatever the advantage. ROLL's actor/clipfrac is averaged as the loss, so not a share.
     ("actor/ppo_ratio_clipfrac", "clip/fraction"),  # ROLL
     ("loss/ratio_clipped_frac", "clip/fraction"),  # torchtitan
     ("training/clip_fraction", "clip/fraction"),  # torchrl's recipe and its loss, of padding too
     ("clip_fraction", "clip/fraction"),
-    ("train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_high", "clip/high_fraction"),  # xtuner
+    (
+        "train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_high",
+        "clip/high_fraction",
+    ),  # xtuner
     ("train_metrics/worker_0/step_avg_reduced_train_policy_clip_frac_low", "clip/low_fraction"),
     ("clip_ratio/high_mean", "cut/high_fraction"),
     ("clip_ratio/low_mean", "cut/low_fraction"),
@@ -97,12 +111,11 @@ def logs_at(path: Path) -> dict[Path, Path]:
         if "run.json" in files:
             below.append(Path(folder))
             inner.clear()  # its checkpoints may be many
-    found = {folder: folder / "metrics.jsonl" for folder in sorted(below)}
-    found = found or {file: file for file in sorted(path.glob("*.jsonl"))}
-    for file in [] if found else sorted(path.glob("*.csv")):  # charts of the same runs, or the history of one
-        found |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
-    found = found or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))}
-    return found or {path: rows}
+    logs = {folder: folder / "metrics.jsonl" for folder in sorted(below)}
+    logs = logs or {file: file for file in sorted(path.glob("*.jsonl"))}
+    for file in [] if logs else sorted(path.glob("*.csv")):  # charts of the same runs, or the history of one
+        logs |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
+    return logs or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))} or {path: rows}
 
 
 def _number(state: Path) -> float:
@@ -120,8 +133,8 @@ def name_of(key: Path) -> str:
 
 def repetition(name: str) -> tuple[str, int | None]:
     """Split the name of a repetition of a run, NAME-seedN. The number is None for another name."""
-    found = re.fullmatch(r"(.+)-seed(\d+)", name)
-    return (found[1], int(found[2])) if found else (name, None)
+    parts = re.fullmatch(r"(.+)-seed(\d+)", name)
+    return (parts[1], int(parts[2])) if parts else (name, None)
 
 
 def is_log(path: Path) -> bool:
@@ -152,23 +165,20 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
 
     Where both have one it is ours: a sum over counts, where TRL has a mean of means.
     """
-    kept = {name: value for name, value in row.items() if type(value) in (int, float, bool, type(None))}
     numbers = {  # those of TRL have a prefix in a tracker; too large ones cannot be summed
         name.removeprefix("train/"): value if value is not None and abs(value) < 1e300 else None
-        for name, value in kept.items()
+        for name, value in row.items()
+        if type(value) in (int, float, bool, type(None))
     }
     out = {ours: numbers[theirs] for theirs, ours in reversed(_NAMES) if theirs in numbers} | numbers
     rewards = fnmatch.filter(numbers, "agg/effective/*/reward/mean")  # of prime-rl's agents
-    out |= {"reward": numbers[rewards[0]]} if len(rewards) == 1 else {}
-    for name, found in [(name, found) for name in numbers if (found := _AVERAGED.fullmatch(name))]:
-        out |= {
-            f"val-core/{found[1] or found[3]}/acc/mean@{found[2] or found[4]}": numbers.get(
-                f"eval/{found[3]}/avg_score"
-            )
-            if found[3]
-            else numbers[name]
-        }
-    for name in numbers:
+    if len(rewards) == 1:
+        out["reward"] = numbers[rewards[0]]
+    for name, value in numbers.items():
+        average = _AVERAGED.fullmatch(name)
+        if average:
+            data, n = average[1] or average[3], average[2] or average[4]
+            out[f"val-core/{data}/acc/mean@{n}"] = value if average[1] else numbers.get(f"eval/{data}/avg_score")
         if "bandpo/" in name:  # prime-rl logs the mean of a count over sequences
             out[name.partition("bandpo/")[2].removesuffix("/mean")] = out.pop(name)
     high, low = (out.get(f"clip/{side}_fraction") for side in ("high", "low"))
@@ -178,7 +188,14 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 # Without them no step is made; what a row has of them without a number was NaN or infinite.
-_NEEDED = ("loss", "grad_norm", "actor/pg_loss", "actor/grad_norm", "policy/policy_loss", "policy/grad_norm")
+_NEEDED = (
+    "loss",
+    "grad_norm",
+    "actor/pg_loss",
+    "actor/grad_norm",
+    "policy/policy_loss",
+    "policy/grad_norm",
+)
 _SPOILT = ("not_finite/count", "bandpo/not_finite/count", "actor/bandpo/not_finite/count")  # tokens
 
 
@@ -187,22 +204,23 @@ def lost_in(rows: Iterable[Row]) -> str | None:
 
     The gradient of a step that a loss scaler has skipped does not count.
     """
-    found: dict[str, list[Any]] = {}
+    steps: dict[str, list[Any]] = {}
     for row in rows:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
         lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
-            found.setdefault(name, []).append(row["step"])
-    parts = [f"{name} in {counted(len(steps), 'row')}, first at step {steps[0]:g}" for name, steps in found.items()]
-    return f"numbers are not finite: {'; '.join(parts)}" if found else None
+            steps.setdefault(name, []).append(row["step"])
+    parts = [f"{name} in {counted(len(each), 'row')}, first at step {each[0]:g}" for name, each in steps.items()]
+    return f"numbers are not finite: {'; '.join(parts)}" if parts else None
 
 
 def unscored_in(rows: Iterable[Row]) -> str | None:
     """Say which rows, with our names, have a reward without a number."""
-    if steps := [row["step"] for row in rows if _is_lost(row.get("reward", 0))]:
-        what = "it is not finite, or no reward function scored an answer"
-        return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]:g}: {what}"
-    return None
+    steps = [row["step"] for row in rows if _is_lost(row.get("reward", 0))]
+    if not steps:
+        return None
+    what = "it is not finite, or no reward function scored an answer"
+    return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]:g}: {what}"
 
 
 def _is_lost(value: Any) -> bool:
@@ -260,9 +278,13 @@ class Followed:
         """Read the file again if it has changed; return whether it has."""
         before, self._seen = self._seen, ()
         with contextlib.suppress(OSError):
-            if found := [file.stat() for file in files_of(self.path)]:
-                self._seen = (self.path, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found))
-                self.written = max(each.st_mtime for each in found)
+            files = [file.stat() for file in files_of(self.path)]
+            if files:
+                self._seen = (
+                    self.path,
+                    *((each.st_ino, each.st_size, each.st_mtime_ns) for each in files),
+                )
+                self.written = max(each.st_mtime for each in files)
         if self._seen != before:
             try:
                 self._read()

@@ -4,8 +4,6 @@ Each reader returns a value of the shape that was asked for, or raises a `UserEr
 the field, what is there and what is expected.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,8 +16,9 @@ from bandpo.files import YAML_BYTES, json_line, lines_of, parse_json, parse_yaml
 def check_different(paths: Iterable[Path]) -> None:
     """Refuse a path that is there twice: it would count as two runs. Raises UserError."""
     places = [path.resolve() for path in paths]
-    if twice := [place for place in places if places.count(place) > 1]:
-        raise UserError(f"{twice[0]}: given twice; give each run, evaluation or file once")
+    for place in places:
+        if places.count(place) > 1:
+            raise UserError(f"{place}: given twice; give each run, evaluation or file once")
 
 
 def content_of(path: Path) -> bytes:
@@ -51,8 +50,8 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> tuple[list[Any]
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML file as `parse_yaml` does. One that is too large for it is not read."""
-    if path.is_file() and (size := path.stat().st_size) > YAML_BYTES:
-        raise UserError(f"{path} is too large: {size:,} bytes, of which YAML may have {YAML_BYTES:,}")
+    if path.is_file() and path.stat().st_size > YAML_BYTES:
+        raise UserError(f"{path} is too large: {path.stat().st_size:,} bytes, of which YAML may have {YAML_BYTES:,}")
     return parse_yaml(content_of(path), str(path))
 
 
@@ -68,8 +67,8 @@ def checked(value: Any, schema: Any, where: str) -> Any:
     import pydantic
 
     try:
-        found = _adapter(schema).validate_python(value, strict=True)
-        return value if found == value else found  # in its own order, which pydantic changes
+        valid = _adapter(schema).validate_python(value, strict=True)
+        return value if valid == value else valid  # in its own order, which pydantic changes
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]  # a wrong type of a union is an error for each member
     members = ("int", "float", "str", "bool", "finite-float")

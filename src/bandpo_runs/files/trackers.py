@@ -1,7 +1,5 @@
 """Read logs of trackers and terminals. They are wandb's history, tensorboard's events, and what a trainer printed."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import itertools
@@ -18,7 +16,13 @@ EVENTS, PRINTED = "events.out.tfevents.*", (".log", ".out", ".txt")
 _OWN = re.compile("^_|__MIN$|__MAX$")  # columns of wandb about a row, and what it averaged in a value of a chart
 # Columns of steps, of which the first counts: wandb's own _step counts rows, and TRL writes several of one step.
 _STEPS = ("Step", "train/global_step", "training/global_step", "trainer/global_step", "_step")
-_OWN_STEPS = ("step", "round", "global_step/max_steps", "global_step", *_STEPS)  # of a row that is JSON, or printed
+_OWN_STEPS = (
+    "step",
+    "round",
+    "global_step/max_steps",
+    "global_step",
+    *_STEPS,
+)  # of a row that is JSON, or printed
 
 # What verl prints; progress bars without a name; where a terminal or another process breaks a row; SkyRL's title; where
 # a dictionary begins, and what is in it.
@@ -100,11 +104,11 @@ def _events(log: Path) -> list[Row]:
     rows: dict[int, Row] = {}
     if not files_of(log):
         raise UserError(f"{log}: no such file")
-    found = event_accumulator.EventAccumulator(
+    events = event_accumulator.EventAccumulator(
         str(log.parent if "*" in log.name else log), size_guidance={"scalars": 0}
     ).Reload()
-    for name in found.Tags()["scalars"]:
-        for event in found.Scalars(name):
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
             rows.setdefault(event.step, {"step": event.step})[name] = event.value
     return list(rows.values())
 
@@ -146,10 +150,10 @@ def _lines_of_verl(text: str) -> tuple[list[Row], list[str]]:
     cut = 0
     steps = [*_STEP.finditer(text)]
     ends = [*(each.start() for each in steps[1:]), len(text)]
-    for found, end in zip(steps, ends, strict=False):
-        before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]  # Ray's name of the process
+    for step, end in zip(steps, ends, strict=False):
+        before = text[text.rfind("\n", 0, step.start()) + 1 : step.start()]  # Ray's name of the process
         metrics = [""]
-        for line in text[found.end() : end].splitlines():
+        for line in text[step.end() : end].splitlines():
             parts = re.split(r"\s+-(?:\s+|$)", f"{metrics[-1]}\n{line.removeprefix(before)}")
             parts = [part.replace("\n", "").strip() for part in parts]
             is_more = sum(map(bool, map(_METRIC.fullmatch, parts))) > bool(_METRIC.fullmatch(metrics[-1]))
@@ -157,7 +161,7 @@ def _lines_of_verl(text: str) -> tuple[list[Row], list[str]]:
                 metrics[-1:] = parts
         row: Row = dict(metric.rsplit(":", 1) for metric in metrics if ":" in metric)
         if row:
-            rows.append({**row, "step": int(found[1])})
+            rows.append({**row, "step": int(step[1])})
             cut += end < len(text) and re.search(r":.*[^.:-]$", metrics[-1]) is None
     what = "cut within a metric, as by a terminal; what came after it is missing"
     return rows, [f"{counted(cut, 'row')} {what}"] if cut else []

@@ -1,7 +1,5 @@
 """Write files that survive a kill. They are replaced in one step, or appended to line by line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
@@ -121,7 +119,7 @@ class Appender:
             with self._held:
                 self.sync()
 
-    def __enter__(self) -> Appender:
+    def __enter__(self) -> "Appender":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,12 +1,9 @@
 """Search for a number of a rule to stop a share of a run's tokens. The share may be that of another rule."""
 
-from __future__ import annotations
-
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,13 +18,22 @@ from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
 from ..statistics.estimators import Bools, Floats, Integers
 from ..statistics.intervals import Interval
+from .texts import percent
 from .tokens import Tokens
 
-RULES: tuple[Region, ...] = (Band("kl"), Band("tv"), Band("chi2"), Clip(0.2, 0.2), Clip(0.2, 0.28), DCPO(), RIPO())
+RULES: tuple[Region, ...] = (
+    Band("kl"),
+    Band("tv"),
+    Band("chi2"),
+    Clip(0.2, 0.2),
+    Clip(0.2, 0.28),
+    DCPO(),
+    RIPO(),
+)
 FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
 _STILL = 1e-6  # log-ratios that are rounding alone
 _PIECE = 2**20  # tokens that are worked on at once
-# What is tried where a rule has no formula: from nearly nothing to nearly everything, and ratios just above 1.
+# What is tried first: from nearly nothing to nearly everything, and ratios just above 1.
 _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125, 12)).tolist()})
 
 
@@ -44,8 +50,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A rule with the number that was found, or `why` there is none."""
+class Calibrated:
+    """A rule with its number, or `why` there is none."""
 
     label: str
     parameter: str  # its fields
@@ -53,7 +59,6 @@ class Found:
     value: float | None = None  # `exact` rounded up
     interval: Interval | None = None
     measured: Measured | None = None  # of the rule with `value`
-    region: Region | None = None  # the rule with `value`
     notes: tuple[str, ...] = ()
     why: str = ""
 
@@ -67,7 +72,7 @@ class Calibration:
     cut: bool
     rate: float
     reference: Measured | None
-    rules: tuple[Found, ...]
+    rules: tuple[Calibrated, ...]
     warnings: tuple[str, ...]
 
 
@@ -82,23 +87,24 @@ def free_number(region: Region) -> tuple[str, ...]:
 
 def numbers_of(region: Region) -> list[str]:
     """List the fields that are numbers, also those of rules within, as `region.delta`."""
-    found: list[str] = []
+    numbers: list[str] = []
     for place, value in places(region):
-        found += [place] if isinstance(value, float) else []
-        found += [f"{place}.{name}" for name in numbers_of(value)] if isinstance(value, Region) else []
-    return found
+        if isinstance(value, float):
+            numbers.append(place)
+        elif isinstance(value, Region):
+            numbers += [f"{place}.{name}" for name in numbers_of(value)]
+    return numbers
 
 
 def with_number(region: Region, names: Sequence[str], value: float) -> Region:
     """Return the rule with that number in these fields."""
 
-    def put(thing: Any, path: list[str]) -> Any:
+    def put(part: Any, path: list[str]) -> Any:
         if not path:
             return value
-        head, *rest = path
-        if isinstance(thing, tuple):
-            return tuple(put(each, rest) if str(i) == head else each for i, each in enumerate(thing))
-        return dataclasses.replace(thing, **{head: put(getattr(thing, head), rest)})
+        if isinstance(part, tuple):
+            return tuple(put(each, path[1:]) if str(i) == path[0] else each for i, each in enumerate(part))
+        return replace(part, **{path[0]: put(getattr(part, path[0]), path[1:])})
 
     for name in names:
         region = put(region, name.split("."))
@@ -157,15 +163,20 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
 def measure(tokens: Tokens, region: Region, *, cut: bool = False) -> tuple[Measured, Bools]:
     """Measure a rule on tokens, and mark those outside. Raises UserError as `calibrate` does."""
     _check(tokens, region, cut)
-    outside, n = _outside(tokens, region, cut), tokens.count
-    count, high = int(outside.sum()), int((outside & (tokens.log_ratio > 0)).sum())
-    rare = int((outside & (tokens.old <= math.log(TAIL))).sum())
+    outside = _outside(tokens, region, cut)
+    rare = outside & (tokens.old <= math.log(TAIL))
     try:
         node = _plain(cast(Any, region).to_config())
     except (ValueError, AttributeError):  # a divergence without a name
         node = None
-    shares = count / n, high / n, (count - high) / n, rare / count if count else math.nan
-    return Measured(region.label, node, *shares), outside
+    return Measured(
+        region.label,
+        node,
+        rate=float(outside.mean()),
+        high=float((outside & (tokens.log_ratio > 0)).mean()),
+        low=float((outside & (tokens.log_ratio <= 0)).mean()),
+        rare=float(rare.sum() / outside.sum()) if outside.any() else math.nan,
+    ), outside
 
 
 def _plain(node: Any) -> Any:
@@ -175,7 +186,7 @@ def _plain(node: Any) -> Any:
     return str(node) if isinstance(node, float) and math.isinf(node) else node
 
 
-# ------------------------------------------------------------------------------------------------------- what is found
+# ---------------------------------------------------------------------------------------------------------- the search
 def calibrate(
     tokens: Tokens,
     rules: Sequence[Region] | None = None,
@@ -204,7 +215,7 @@ def calibrate(
             "every ratio is 1, so no rule acts: either each batch is used for one optimizer step, or these are the "
             "log-probabilities of the first step of each batch; write those of a later one"
         )
-    reference, n = None, tokens.response_count
+    reference = None
     if rate is None:
         match = match or Clip(0.2, 0.2)
         reference, outside = measure(tokens, match, cut=cut)
@@ -213,55 +224,63 @@ def calibrate(
                 f"{reference.label} leaves none of {tokens.count:,} tokens outside, so a rate to match is missing; "
                 "--rate asks for one"
             )
-        wanted = np.bincount(tokens.responses[outside], minlength=n).astype(np.float64)
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
+        wanted = np.bincount(tokens.responses[outside], minlength=tokens.response_count).astype(np.float64)
     else:
-        wanted = rate * np.bincount(tokens.responses, minlength=n).astype(np.float64)
-    found = tuple(_find(region, tuple(parameter) or free_number(region), tokens, cut, wanted) for region in
-                  rules or RULES)  # fmt: skip
+        wanted = rate * np.bincount(tokens.responses).astype(np.float64)
     most = float(wanted.sum())
     few = (
         f"Only {most:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its interval "
         "wide, perhaps without an upper end: take the tokens of more responses."
     )
-    return Calibration(tokens.count, n, cut, most / tokens.count, reference, found, (few,) if most < FEW else ())
+    return Calibration(
+        tokens.count,
+        tokens.response_count,
+        cut,
+        most / tokens.count,
+        reference,
+        tuple(_find(rule, tuple(parameter) or free_number(rule), tokens, cut, wanted) for rule in rules or RULES),
+        (few,) if most < FEW else (),
+    )
 
 
-def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Found:
-    label, parameter, shown = region.label, ",".join(names), " = ".join(names)
-    known, most = numbers_of(region), float(wanted.sum())
+def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Calibrated:
+    label, fields, numbers = region.label, " = ".join(names), numbers_of(region)
     for name in names:
-        if name not in known:
-            raise UserError(f"--parameter: {label} has no number {name!r}{nearest(name, known)}; it has {known}")
+        if name not in numbers:
+            raise UserError(f"--parameter: {label} has no number {name!r}{nearest(name, numbers)}; it has {numbers}")
     _check(tokens, region, cut)
     critical = _all_critical(region, names, tokens, cut, wanted)
-    counts = (tokens.log_ratio != 0) & (_driven_out(tokens) if cut else True)
-    critical = np.where(counts, critical, 0.0)
-    exact, never = smallest_number(critical, most), int(np.isinf(critical).sum())
+    critical = np.where((tokens.log_ratio != 0) & (_driven_out(tokens) if cut else True), critical, 0.0)
+    most, never = float(wanted.sum()), int(np.isinf(critical).sum())
+    exact = smallest_number(critical, most)
     if exact == 0:
         most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
-        return Found(label, parameter, why=f"{most_outside}, whatever {shown} is")
+        return Calibrated(label, ",".join(names), why=f"{most_outside}, whatever {fields} is")
     if math.isinf(exact):
-        always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {shown} is"
-        return Found(label, parameter, why=f"{always}, which is more than wanted")
-    interval = number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None
+        always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is"
+        return Calibrated(label, ",".join(names), why=f"{always}, which is more than wanted")
     value = _rounded_up(exact)
-    chosen = with_number(region, names, value)
-    measured, outside = measure(tokens, chosen, cut=cut)
+    measured, outside = measure(tokens, with_number(region, names, value), cut=cut)
     notes = {
         f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
-        f"{shown} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never > 0,
+        f"{fields} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never > 0,
         "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
         "written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
     }
-    remarks = tuple(note for note, holds in notes.items() if holds)
-    return Found(measured.label, parameter, exact, value, interval, measured, chosen, remarks)
+    return Calibrated(
+        measured.label,
+        ",".join(names),
+        exact,
+        value,
+        number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None,
+        measured,
+        tuple(note for note, holds in notes.items() if holds),
+    )
 
 
 def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:
-    parts = [region.critical(names, ratio, old) for ratio, old, _ in _pieces(tokens)]
-    if all(part is not None for part in parts):
-        return torch.cat(cast("list[Tensor]", parts)).numpy()
+    """Return the number of each token from which on it is inside."""
     numbers = []
     for value in _TRIED:
         with contextlib.suppress(ValueError):  # the rule may not have it
@@ -283,7 +302,3 @@ def _rounded_up(x: float) -> float:
     """Round up to three digits: then no more tokens are outside than at x."""
     step = 10.0 ** (math.floor(math.log10(x)) - 2)
     return float(f"{math.ceil(x / step - 1e-9) * step:.3g}")
-
-
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.3g} %"  # noqa: RUF001

@@ -1,7 +1,5 @@
 """Draw the figures of a page as inline SVG: curves, bounds of rules, and keys."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from .runs import Figure
+from .panels import Figure
 from .templates import LIGHT
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.5, 1.2)), (0, (6, 1.6, 1.5, 1.6)))
@@ -43,11 +41,12 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
         start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
-    ax.set_title(figure.unit, loc="left")
+    ax.set_title(figure.panel.unit, loc="left")
     ax.set_xlabel(figure.axis, loc="right")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.margins(x=0.015)
-    ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * figure.top if figure.top else ax.get_ylim()[1])
+    top = figure.panel.top
+    ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * top if top else ax.get_ylim()[1])
 
 
 def draw_bounds(ax: Axes, p: np.ndarray, bounds: Mapping[str, tuple[np.ndarray, np.ndarray]], styles: Styles) -> None:
@@ -74,20 +73,48 @@ def key(styles: Styles, labels: Iterable[str], name: str = "") -> list[tuple[str
         ax.set_axis_off()
 
     return [
-        (label, svg(lambda ax, look=styles[label]: swatch(ax, look), f"{name} {label}", 14, bare=True))
+        (
+            label,
+            svg(lambda ax, look=styles[label]: swatch(ax, look), f"{name} {label}", 14, bare=True),
+        )
         for label in labels
     ]
 
 
 def _look(name: str) -> dict[Any, Any]:
     inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
-    sized = ("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
-    return dict.fromkeys(inked, INK) | dict.fromkeys(sized, 12) | {
-        "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0,
-        "axes.grid": True, "axes.grid.axis": "y", "grid.color": RULE, "axes.axisbelow": True, "axes.titlepad": 8,
-        "lines.linewidth": 2, "lines.markersize": 4.8, "svg.fonttype": "none", "svg.hashsalt": name,
-        "text.parse_math": False,  # a label is a name, whatever dollars are in it
-    }  # fmt: skip
+    return (
+        dict.fromkeys(inked, INK)
+        | dict.fromkeys(
+            (
+                (
+                    "font.size",
+                    "axes.titlesize",
+                    "axes.labelsize",
+                    "legend.fontsize",
+                    "xtick.labelsize",
+                    "ytick.labelsize",
+                )
+            ),
+            12,
+        )
+        | {
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.spines.left": False,
+            "ytick.major.size": 0,
+            "axes.grid": True,
+            "axes.grid.axis": "y",
+            "grid.color": RULE,
+            "axes.axisbelow": True,
+            "axes.titlepad": 8,
+            "lines.linewidth": 2,
+            "lines.markersize": 4.8,
+            "svg.fonttype": "none",
+            "svg.hashsalt": name,
+            "text.parse_math": False,  # a label is a name, whatever dollars are in it
+        }
+    )
 
 
 def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = False) -> Markup:
@@ -96,8 +123,11 @@ def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = 
     # "default" first: a user's matplotlibrc must not change a byte. The name salts ids that must differ on the page.
     with matplotlib.style.context("default"), matplotlib.rc_context(_look(name)):
         figure = Drawing(figsize=(width / 72, height / 72))
-        place = (LEFT / WIDTH, 38 / height, (WIDTH - LEFT - RIGHT) / WIDTH, 1 - 66 / height)
-        draw(figure.add_axes((0, 0, 1, 1) if bare else place))
+        draw(
+            figure.add_axes(
+                (0, 0, 1, 1) if bare else ((LEFT / WIDTH, 38 / height, (WIDTH - LEFT - RIGHT) / WIDTH, 1 - 66 / height))
+            )
+        )
         file, no_dates = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_dates)
     body = file.getvalue().split("</defs>", 1)[1]  # before that: a style sheet that would hold for the whole page

@@ -1,7 +1,5 @@
 """Write the report as one HTML page. It needs no network; page.html.jinja has its form, and escapes all texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,11 @@ from matplotlib.axes import Axes
 
 from ..files.writing import write_atomically
 from .charts import LEFT, RIGHT, WIDTH, Styles, draw, draw_bounds, key, method_styles, svg
+from .panels import Figure
 from .report import GRID, Report, make_report
-from .runs import Figure, number, percent_of, read_sections
+from .sections import read_sections
 from .templates import LIGHT, rendered
-from .verdicts import join
+from .texts import join, three_digits
 
 _MOST_READ = 200  # places at which a curve is read
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
@@ -28,28 +27,39 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
         draw(ax, figure, styles)
         limits.append(ax.get_xlim())
 
-    picture = svg(drawing, f"{title}{figure.title}, {figure.unit}, by {figure.axis}, for {join(figure.curves)}")
-    return figure.title, picture, figure.meaning, _values(figure, styles, *limits) if read and limits else None
+    panel = figure.panel
+    picture = svg(drawing, f"{title}{panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}")
+    return (
+        panel.title,
+        picture,
+        panel.meaning,
+        _values(figure, styles, *limits) if read and limits else None,
+    )
 
 
 def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict[str, Any]:
     """Return values of each line, and their places as shares of the width."""
-    known = {m: dict(zip(x.tolist(), y.tolist(), strict=True)) for m, (x, y) in
-             ((m, curve.mean) for m, curve in figure.curves.items())}  # fmt: skip
-    at = np.unique([x for of in known.values() for x in of])
-    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))] if len(at) else at
-    lines = []
-    for label, of in known.items():
-        lines.append(
+    means = {
+        label: dict(zip(curve.mean[0].tolist(), curve.mean[1].tolist(), strict=True))
+        for label, curve in figure.curves.items()
+    }
+    at = np.unique([x for mean in means.values() for x in mean])
+    if not len(at):
+        return {}
+    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_READ)).astype(int))]
+    shares = (at - limits[0]) / (limits[1] - limits[0])
+    return {
+        "at": ((LEFT + (WIDTH - LEFT - RIGHT) * shares) / WIDTH).round(4).tolist(),
+        "x": [f"{figure.axis} {x:g}" for x in at],
+        "lines": [
             (
                 label,
                 LIGHT.index(styles[label]["color"]),
-                [f"{number(of[x])}{percent_of(figure.unit)}" if x in of else None for x in at.tolist()],
+                [f"{three_digits(mean[x])}{figure.panel.percent}" if x in mean else None for x in at.tolist()],
             )
-        )
-    shares = (at - limits[0]) / (limits[1] - limits[0])
-    places = ((LEFT + (WIDTH - LEFT - RIGHT) * shares) / WIDTH).round(4).tolist()
-    return {"at": places, "x": [f"{figure.axis} {x:g}" for x in at], "lines": lines} if places else {}
+            for label, mean in means.items()
+        ],
+    }
 
 
 def render(report: Report) -> str:
@@ -57,14 +67,13 @@ def render(report: Report) -> str:
     styles = method_styles(report.labels)
     bounds: tuple[Any, ...] = ()
     if report.bounds:
-        picture = svg(
-            lambda ax: draw_bounds(ax, GRID, report.bounds, styles),
-            f"Bounds of the probability ratio by old probability, for {join(report.bounds)}; numbers in the table",
-            300,
-        )
         bounds = (
             "Bounds of the ratio",
-            picture,
+            svg(
+                lambda ax: draw_bounds(ax, GRID, report.bounds, styles),
+                f"Bounds of the probability ratio by old probability, for {join(report.bounds)}; numbers in the table",
+                300,
+            ),
             "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
             "A line that leaves the picture goes to 0 or to infinity.",
         )
@@ -77,7 +86,7 @@ def render(report: Report) -> str:
             (
                 part,
                 key(styles, part.labels, part.title),
-                [drawn(x, styles, f"{part.title}: ", True) for x in part.figures],
+                [drawn(figure, styles, f"{part.title}: ", True) for figure in part.figures],
             )
             for part in report.parts
         ],

@@ -1,7 +1,5 @@
 """Read runs back from run folders, and from the logs of TRL and verl."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +55,7 @@ class Run(Curves):
         return f"{self.label} ({self.folder})" if self.seed is None else f"{self.label}, seed {self.seed}"
 
 
-def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
+def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
     """Read every run at or below each PATH or LABEL=PATH.
 
     With `trust`, the module of a user's rule is imported, which runs what is in it.
@@ -65,8 +63,8 @@ def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
     Raises:
         UserError: a run is missing, corrupt, or there twice; the message names the file.
     """
-    found: list[tuple[str | None, Path, Path]] = []
-    for text in given:
+    places: list[tuple[str | None, Path, Path]] = []
+    for text in sources:
         label, path = split_label(str(text))
         for key, log in logs_at(path).items():
             folder = key.parent if key.name == "metrics.jsonl" else key
@@ -75,41 +73,43 @@ def read_runs(given: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
                     f"{path}: no run found; expected a folder with run.json in it or below it, or a log of another "
                     "trainer, such as those in docs/run.md"
                 )
-            found.append((label, folder, log))
-    check_different(folder for _, folder, _ in found)
-    if not found:
+            places.append((label, folder, log))
+    check_different(folder for _, folder, _ in places)
+    if not places:
         raise UserError("no runs given; expected at least one run folder or log")
-    runs = [_run(folder, log, label, trust) for label, folder, log in found]
+    runs = [_run(folder, log, label, trust) for label, folder, log in places]
     # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
-    unnamed = [run for run, (label, *_) in zip(runs, found, strict=True) if run.info is label is None]
+    unnamed = [run for run, (label, *_) in zip(runs, places, strict=True) if run.info is label is None]
     homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
-    names = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
-    several = {run for run in unnamed if names.count(run.label) > 1}
-    return [replace(run, label=f"{run.label} ({homes[run]})") if run in several else run for run in runs]
+    labels = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
+    return [
+        replace(run, label=f"{run.label} ({homes[run]})") if run in homes and labels.count(run.label) > 1 else run
+        for run in runs
+    ]
 
 
 def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
     """Read the log of a run, and what its folder says of it if it is one of ours."""
-    of: dict[str, Any] = {}
     if (folder / "run.json").is_file():
-        of, path = _settings(folder, trust), folder / "metrics.jsonl"
-    info, log = of.get("info"), read(path)
-    if not log.at and (info is None or info["finished"]):
-        needed = "JSON lines with 'step' or 'round', or the steps that TRL, verl or SkyRL prints"
-        raise UserError(f"{path}: no row of a log is in it; expected {needed}")
-    if info is not None:
-        finished, more = info["finished"], info.get("stopped")
+        settings = _settings(folder, trust)
+        info, log = settings["info"], read(folder / "metrics.jsonl")
+        finished, remark = info["finished"], info.get("stopped")
     else:
+        settings, info, log = {}, None, read(path)
         finished = log.ended or log.last_step is None
-        more = "it does not say whether the run is finished" if log.last_step is None else None
-    label = label or (repetition(name_of(folder))[0] if info is None else str(info["label"]))
+        remark = "it does not say whether the run is finished" if log.last_step is None else None
+    if not log.at and (info is None or finished):
+        raise UserError(
+            f"{log.path}: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that TRL, "
+            "verl or SkyRL prints"
+        )
     return Run(
         **by_step(log.rows),
         folder=folder,
-        label=label,
+        label=label or (repetition(name_of(folder))[0] if info is None else str(info["label"])),
         finished=finished,
-        notes=(*log.notes, *([more] if more else [])),
-        **of,
+        notes=(*log.notes, *([remark] if remark else [])),
+        **settings,
     )
 
 
@@ -121,7 +121,7 @@ def _settings(folder: Path, trust: bool) -> dict[str, Any]:
         raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
     own = None if trust else own_type(config["trust_region"])
     try:
-        found = objective(config["trust_region"]) if own is None else None
+        rule = None if own is not None else objective(config["trust_region"])
     except ValueError as error:
         raise UserError(f"{path}: trust_region: {error}") from error
-    return {"info": info, "config": config, "objective": found, "own": own}
+    return {"info": info, "config": config, "objective": rule, "own": own}

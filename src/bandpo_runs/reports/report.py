@@ -1,23 +1,26 @@
 """Make the report as a plain value. It has all numbers, sentences and curves of a comparison; `page` renders it."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from bandpo.doctor import not_loaded
+from bandpo.trust_regions.base import Context, Region
 
 from ..config.recipe import leaves
 from ..config.trust import blanked
+from .numbers import NUMBERS, last_of
+from .panels import PANELS, Figure
 from .reading import Run
-from .runs import MIN_SEEDS, NUMBERS, PANELS, Figure, Section, last_of, ratio_bounds, show, summarize
+from .sections import Section
 from .templates import Table, cell
-from .verdicts import LIMITS, SCENES, join, verdicts
+from .texts import MIN_SEEDS, join, show, summarize
+from .verdicts import LIMITS, SCENES, verdicts
 
 GRID = np.logspace(-4, 0, 161)  # old probabilities of `Report.bounds`
 
@@ -55,26 +58,30 @@ def make_report(sections: Sequence[Section]) -> Report:
     runs = [run for section in sections for run in section.runs]
     labels = list(dict.fromkeys(label for section in sections for label in section.methods))
     bounds, intervals = _bounds(runs)
-    infos = [run.info for run in runs if run.info is not None]
-    scenes = dict.fromkeys(section.scene for section in sections)
     return Report(
-        labels=labels, lead=_lead(sections, runs, labels),
+        labels=labels,
+        lead=_lead(sections, runs, labels),
         verdicts=[(section.title if sections[1:] else "", verdicts(section)) for section in sections],
-        parts=[_part(section) for section in sections], bounds=bounds, intervals=intervals,
-        settings=_settings(sections, runs), facts=[*_facts(runs)],
-        commands=list(dict.fromkeys(blanked(info.get("command") or "(not recorded)") for info in infos)),
-        limits=[LIMITS[scene] for scene in scenes if scene in LIMITS],
-    )  # fmt: skip
+        parts=[_part(section) for section in sections],
+        bounds=bounds,
+        intervals=intervals,
+        settings=_settings(sections, runs),
+        facts=[*_facts(runs)],
+        commands=list(
+            dict.fromkeys(blanked(run.info.get("command") or "(not recorded)") for run in runs if run.info is not None)
+        ),
+        limits=[LIMITS[scene] for scene in dict.fromkeys(section.scene for section in sections) if scene in LIMITS],
+    )
 
 
 def _lead(sections: Sequence[Section], runs: Sequence[Run], labels: Sequence[str]) -> str:
     seeds = sorted({run.seed for run in runs if run.seed is not None})
-    trained = f", trained with seed{'s' * (len(seeds) > 1)} {join(seeds)}" if seeds else ""
     lead = (
         "A trust region is the rule that says how far a token’s probability may move before it gets no more gradient. "
-        f"This page {'compares' if len(labels) > 1 else 'shows'} {join(labels)}{trained}."
+        f"This page {'compares' if len(labels) > 1 else 'shows'} {join(labels)}"
     )
-    if any(each for section in sections for each in section.pairs.values()):
+    lead += f", trained with seed{'s' * (len(seeds) > 1)} {join(seeds)}." if seeds else "."
+    if any(pairs for section in sections for pairs in section.pairs.values()):
         baselines = join(dict.fromkeys(section.baseline for section in sections if section.baseline))
         lead += f" Runs with the same seed begin alike, so each is compared with its twin under {baselines}."
     return lead
@@ -87,20 +94,20 @@ def _part(section: Section) -> Part:
         if not run.finished:
             rounds = (run.info or {}).get("rounds") if section.axis == "round" else None
             length = f"{int(run.x[-1]) if len(run.x) else 0}{f' of {rounds}' if rounds else ''} {section.axis}s"
-            why = "".join(f" ({note})" for note in run.notes)
-            notes.append(f"Unfinished: {run.name}, {length}{why}. It is drawn, but not in the tables, nor in the thick "
-                         "line if other seeds finished.")  # fmt: skip
+            notes.append(
+                f"Unfinished: {run.name}, {length}{''.join(f' ({note})' for note in run.notes)}. It is drawn, but not "
+                "in the tables, nor in the thick line if other seeds finished."
+            )
         elif run.notes:
             notes.append(f"{run.name}: {join(run.notes)}.")
         if run.collapse is not None:
             notes.append(f"{run.name}: {run.collapse}.")
     by_label = {label: [*runs.values()] for label, runs in section.methods.items()}
-    figures = [panel.figure(section.axis, by_label) for panel in section.panels]
     return Part(
         section.title,
         SCENES.get(section.scene or "", ""),
         [*by_label],
-        figures,
+        [panel.figure(section.axis, by_label) for panel in section.panels],
         [*notes, *_missing(section)],
         [*_tables(section)],
     )
@@ -109,103 +116,148 @@ def _part(section: Section) -> Part:
 def _missing(section: Section) -> Iterator[str]:
     """Name the curves of the paper that are not in the logs."""
     for name in ("reward", "entropy", "clipped", "tail share"):
-        if labels := section.lacking(name):
-            yield f"{PANELS[name].title}: no value in the log of {join(labels)}."
+        if section.lacking(name):
+            yield f"{PANELS[name].title}: no value in the log of {join(section.lacking(name))}."
 
 
 def _tables(section: Section) -> Iterator[Table]:
     """Yield the final numbers, and the paired differences to the baseline."""
-    done, pairs = section.finished, {label: each for label, each in section.pairs.items() if each}
+    finished, pairs = (
+        section.finished,
+        {label: each for label, each in section.pairs.items() if each},
+    )
     finals, gaps = [], []
     for number in (*NUMBERS, *map(last_of, section.validated)):
-        values = {run: number.of(run) for runs in done.values() for run in runs.values()}
+        values = {run: number.of(run) for runs in finished.values() for run in runs.values()}
         if all(map(math.isnan, values.values())):
             continue
-        digits, name = number.digits, number.name.format(x=section.axis)
-        texts = [summarize([values[run] for run in runs.values()], digits) for runs in done.values()]
-        finals.append((name, [*map(cell, texts), (number.meaning.format(x=section.axis),)]))
+        name = number.name.format(x=section.axis)
+        cells = [cell(summarize([values[run] for run in runs.values()], number.digits)) for runs in finished.values()]
+        finals.append((name, [*cells, (number.meaning.format(x=section.axis),)]))
         row = []
         for each in pairs.values():
             differences = [values[run] - values[twin] for run, twin in each]
-            small = (
-                " \u2002".join(show(gap, 0 if number.whole else digits, "+") for gap in differences)
-                .replace("< ", "<\u00a0")
-                .replace("> ", ">\u00a0")
+            seeds = " \u2002".join(show(gap, 0 if number.whole else number.digits, "+") for gap in differences)
+            seeds = re.sub("([<>]) ", "\\1\u00a0", seeds)
+            row.append(
+                cell(
+                    summarize(differences, number.digits, "+", "pairs "),
+                    *([seeds] if each[1:] else []),
+                )
             )
-            row.append(cell(summarize(differences, digits, "+", "pairs "), *([small] if each[1:] else [])))
         gaps.append((name, row))
     if not finals:
         yield Table("", [], [], ["No run of this section is finished, so there are no final numbers yet."])
         return
-    few = [label for label, runs in done.items() if len(runs) < MIN_SEEDS]
-    lengths = sorted({int(run.x[-1]) for runs in done.values() for run in runs.values()})
-    is_reached = not any("not reached" in line for _, cells in finals for each in cells for line in each)
-    has_seeds = all(run.seed is not None for run in section.runs)
+    few = [label for label, runs in finished.items() if len(runs) < MIN_SEEDS]
+    lengths = sorted({int(run.x[-1]) for runs in finished.values() for run in runs.values()})
     notes = {
         f"{join(few or [''])}: spread not estimated (fewer than {MIN_SEEDS} seeds).": bool(few),
-        "Not reached: it would need more rounds than were run, so there is a median and no mean.": not is_reached,
+        "Not reached: it would need more rounds than were run, so there is a median and no mean.": any(
+            "not reached" in line for _, cells in finals for each in cells for line in each
+        ),
         f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.": len(lengths) > 1,
         "The baseline did not run here, so there are no differences.": section.baseline is None,
         "A log does not say the seed of its run, so it has no paired difference.": bool(
-            section.methods.keys() - {section.baseline} and not has_seeds
+            section.methods.keys() - {section.baseline} and any(run.seed is None for run in section.runs)
         ),
     }
-    counts = [(label, f"n = {len(runs)}") for label, runs in done.items()]
-    spread = "mean over seeds" if len(few) == len(done) else "mean ± standard deviation over seeds"
-    head = [("measure", ""), *counts, ("definition", "")]
-    yield Table(f"Final numbers, {spread}", head, finals, [note for note in notes if notes[note]], defined=True)
+    yield Table(
+        f"Final numbers, mean {'' if len(few) == len(finished) else '± standard deviation '}over seeds",
+        [
+            ("measure", ""),
+            *((label, f"n = {len(runs)}") for label, runs in finished.items()),
+            ("definition", ""),
+        ],
+        finals,
+        [note for note in notes if notes[note]],
+        defined=True,
+    )
     if pairs:
         few = [label for label in pairs if len(pairs[label]) < MIN_SEEDS]
-        head = [(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()]
         yield Table(
-            f"Minus {section.baseline} with the same seed; in small print each pair", [("measure", ""), *head], gaps,
+            f"Minus {section.baseline} with the same seed; in small print each pair",
+            [
+                ("measure", ""),
+                *[(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()],
+            ],
+            gaps,
             [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."] if few else [],
-        )  # fmt: skip
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- all of them
+def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lowest and the highest ratio for a token of old probability p.
+
+    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower one for A < 0, the upper one for A > 0.
+    None for a rule that asks for more.
+    """
+    log_p = torch.from_numpy(p).log()
+    try:
+        down, up = (
+            region.bounds(log_p, Context(advantages=torch.full_like(log_p, sign), step=0)) for sign in (-1.0, 1.0)
+        )
+    except ValueError:
+        return None
+    return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()
+
+
 def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], Table]:
     """Return the bounds of each rule at `GRID`. A table has some of them, with notes on the others."""
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.label, run)
     rules = {label: run.region for label, run in first.items() if run.region is not None}
-    found = {label: bounds for label, region in rules.items() if (bounds := ratio_bounds(region, GRID)) is not None}
+    drawn = {label: bounds for label, region in rules.items() for bounds in [ratio_bounds(region, GRID)] if bounds}
     notes = []
     for label, run in sorted(first.items()):
-        whys = {
+        reasons = {
             not_loaded(str(run.own)): run.own is not None,
             "a log does not say the rule of its run, so no interval is shown": run.objective is None,
             "one ratio for a whole response, and so no interval per token": run.region is None,
-            "bounds depend on more than the old probability, and so no line": label not in found,
+            "bounds depend on more than the old probability, and so no line": label not in drawn,
         }
-        notes += [f"{label}: {why}." for why, holds in whys.items() if holds][:1]
+        notes += [f"{label}: {reason}." for reason, holds in reasons.items() if holds][:1]
     p = np.array([0.01, 0.1, 0.8])
     rows = []
-    for label in found:
+    for label in drawn:
         low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(rules[label], p) or ())
         rows.append((label, [(f"{a:.3f}–{b:.3f}",) for a, b in zip(low, high, strict=True)]))
-    return found, Table(
-        "Where the probability p of a token may go", [("method", ""), *((f"p = {x:g}", "") for x in p)], rows, notes
+    return drawn, Table(
+        "Where the probability p of a token may go",
+        [("method", ""), *((f"p = {x:g}", "") for x in p)],
+        rows,
+        notes,
     )
 
 
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
     """List the settings that differ, except seed, label and output folders."""
-    flat = {
+    settings = {
         run: {key: str(value) for key, value in leaves(blanked(run.config)) if value != {}}
         for run in runs
         if run.config is not None
     }
     columns = [(label, section) for section in sections for label in section.methods]
     rows = []
-    for key in dict.fromkeys(key for settings in flat.values() for key in settings):
-        values = {run: settings.get(key, "–") for run, settings in flat.items()}
+    for key in dict.fromkeys(key for each in settings.values() for key in each):
+        values = {run: each.get(key, "–") for run, each in settings.items()}
         if len(set(values.values())) > 1 and not re.search(r"^(seed|label|output)$|_dir$", key):
             cells = (dict.fromkeys(values.get(run, "–") for run in s.methods[label].values()) for label, s in columns)
             rows.append((key, [(", ".join(each),) for each in cells]))
-    where = [(label, section.title.replace("-", "\u2011") if sections[1:] else "") for label, section in columns]
-    return Table("Settings that differ", [("setting", ""), *where], rows) if rows else None
+    return (
+        Table(
+            "Settings that differ",
+            [
+                ("setting", ""),
+                *[(label, section.title.replace("-", "\u2011") if sections[1:] else "") for label, section in columns],
+            ],
+            rows,
+        )
+        if rows
+        else None
+    )
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[str]:
@@ -213,9 +265,10 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
     facts: dict[str, dict[str, None]] = {}
     for info in [run.info for run in runs if run.info is not None]:
         for key, value in leaves({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}):
-            if value != {}:
+            if value not in ({}, None):
                 facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[str(value)] = None
-    if told := [f"{key} {join(values)}" for key, values in facts.items() if [*values] != ["None"]]:
-        yield f"{'; '.join(told)}."
-    if logs := [f"{run.label} from {run.folder}" for run in runs if run.info is None]:
+    if facts:
+        yield f"{'; '.join(f'{key} {join(values)}' for key, values in facts.items())}."
+    logs = [f"{run.label} from {run.folder}" for run in runs if run.info is None]
+    if logs:
         yield f"Read from logs, which hold no settings, versions or commands: {join(logs)}."

@@ -1,9 +1,7 @@
 """Render the templates of pages, and the tables in them."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +14,12 @@ from .content_security import policy
 LIGHT = ("#0072b2", "#d55e00", "#008f68", "#b5558c", "#b97f00", "#2f93cc", "#6b6b6b")
 DARK = ("#4aa8e8", "#ff8a4c", "#2cc79b", "#e79ac6", "#f2b632", "#8fd0f5", "#b5b5b5")
 _PAGES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
     lstrip_blocks=True,
-)  # fmt: skip
+)
 
 
 class Table(NamedTuple):
@@ -40,5 +41,25 @@ def cell(text: str, *small: str) -> tuple[str, ...]:
 
 def rendered(template: str, script: str = "", **content: Any) -> str:
     """Render a template of this folder; the page may run `script` and nothing else."""
-    page = _PAGES.get_template(template)
-    return page.render(policy=Markup(policy(script)), script=Markup(script), light=LIGHT, dark=DARK, **content)
+    return _PAGES.get_template(template).render(
+        policy=Markup(policy(script)), script=Markup(script), light=LIGHT, dark=DARK, **content
+    )
+
+
+def rendered_text(template: str, filters: Mapping[str, Callable[..., str]], **content: Any) -> str:
+    """Render a text. << >> and <% %> mark what is filled in, braces stand for themselves."""
+    texts = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    texts.filters |= filters
+    return texts.get_template(template).render(content)

@@ -1,7 +1,5 @@
 """Read the tokens of a run from JSON lines. A row is a response, with its log-probabilities as lists."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +17,19 @@ from ..statistics.estimators import Floats, Integers
 # Names of each column in bandpo, TRL and verl, in the order in which they are looked for.
 NAMES = {
     "old": ("old_logps", "old_per_token_logps", "old_log_probs", "old_logprobs", "old_log_prob"),
-    "new": ("logps", "per_token_logps", "log_probs", "logprobs", "log_prob", "new_logps", "new_log_probs"),
+    "new": (
+        "logps",
+        "per_token_logps",
+        "log_probs",
+        "logprobs",
+        "log_prob",
+        "new_logps",
+        "new_log_probs",
+    ),
     "advantage": ("advantages", "advantage"),
     "response": ("response_id", "completion_id", "sequence_id", "request_id"),
     "mask": ("response_mask", "completion_mask", "mask"),
 }
-_MEANING = {"old": "old log-probabilities", "new": "current log-probabilities"}
 _SMALLEST = -1e300  # as which -inf counts where it is subtracted
 _ROUNDING = 1e-3  # what rounding may put above 0
 
@@ -60,16 +65,19 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     Raises:
         UserError: no such file or column, a file twice, or an impossible value; the message has the file and the row.
     """
-    given = {role: name for role, name in (names or {}).items() if name is not None}
-    folders = {path: [*path.glob("tokens-*.jsonl")] or [*path.glob("tokens/tokens-*.jsonl")] for path in paths}
-    folders = {path: sorted(files) for path, files in folders.items() if path.is_dir()}
-    if empty := [str(path) for path, files in folders.items() if not files]:
-        raise UserError(
-            f"no tokens-*.jsonl is in the folder {empty[0]}; give the folder that tokens_path names, or files"
+    names = {role: name for role, name in (names or {}).items() if name is not None}
+    files: list[Path] = []
+    for path in paths:
+        inside = (
+            sorted([*path.glob("tokens-*.jsonl")] or path.glob("tokens/tokens-*.jsonl")) if path.is_dir() else [path]
         )
-    files = [file for path in paths for file in folders.get(path, [path])]
+        if not inside:
+            raise UserError(
+                f"no tokens-*.jsonl is in the folder {path}; give the folder that tokens_path names, or files"
+            )
+        files += inside
     check_different(files)
-    parts = [_tokens(file, given) for file in files]
+    parts = [_tokens(file, names) for file in files]
     starts = np.cumsum([0, *(part.response_count for part in parts)])
     advantages = [part.advantages for part in parts if part.advantages is not None]
     return Tokens(
@@ -81,12 +89,12 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     )
 
 
-def _tokens(path: Path, given: Mapping[str, str]) -> Tokens:
+def _tokens(path: Path, names: Mapping[str, str]) -> Tokens:
     columns: dict[str, str] = {}
-    found: dict[str, list[Floats]] = {}
+    rows: list[dict[str, Floats]] = []
     numbers: dict[Any, int] = {}  # of responses that have tokens, by their name
     responses: list[Integers] = []
-    for number, line in enumerate((line for line in lines_of(path) if line.strip()), 1):
+    for number, line in enumerate(filter(bytes.strip, lines_of(path)), 1):
         where = f"{path}, row {number}"
         try:
             row = json_line(line, where)
@@ -94,42 +102,47 @@ def _tokens(path: Path, given: Mapping[str, str]) -> Tokens:
             if line.endswith(b"\n") or not columns:
                 raise
             break  # it is being written, or was when its process was killed
-        columns = columns or _chosen(path, list(row), given)
-        of = _response(row, columns, where)
-        for role, x in of.items():
-            found.setdefault(role, []).append(x)
+        columns = columns or _chosen(path, list(row), names)
+        rows.append(_response(row, columns, where))
         name = row.get(columns["response"]) if "response" in columns else number
         if not isinstance(name, str | int):
             raise UserError(f"{where}: {columns['response']!r} is {shortened(name)}; a name or a number is expected")
-        if size := len(of["old"]):
-            responses.append(np.full(size, numbers.setdefault(name, len(numbers))))
+        if len(rows[-1]["old"]):
+            responses.append(np.full(len(rows[-1]["old"]), numbers.setdefault(name, len(numbers))))
     if not responses:
         raise UserError(f"{path} has no tokens{' where the mask is 1' if 'mask' in columns else ''}")
-    joined = {role: np.concatenate(parts) for role, parts in found.items()}
+    joined = {role: np.concatenate([row[role] for row in rows]) for role in rows[0]}
     old, new = np.minimum(joined["old"], 0.0), np.minimum(joined["new"], 0.0)
-    return Tokens(old, np.maximum(new, _SMALLEST) - old, joined.get("advantage"), np.concatenate(responses), columns)
+    return Tokens(
+        old,
+        np.maximum(new, _SMALLEST) - old,
+        joined.get("advantage"),
+        np.concatenate(responses),
+        columns,
+    )
 
 
 def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Floats]:
     """Return the numbers of a row by what they are, of the tokens under the mask."""
-    of: dict[str, Floats] = {}
-    for role in ("old", "new", "mask", "advantage"):
-        if (name := columns.get(role)) is None:
-            continue
+    arrays: dict[str, Floats] = {}
+    for role in [role for role in ("old", "new", "mask", "advantage") if role in columns]:
+        name = columns[role]
         value = row.get(name)
         if role == "advantage" and not isinstance(value, list):
-            value = [value] * len(of["old"])  # one for the whole response
+            value = [value] * len(arrays["old"])  # one for the whole response
         try:
-            of[role] = np.array(array("d", value))  # type: ignore[arg-type]
+            arrays[role] = np.array(array("d", value))  # type: ignore[arg-type]
         except TypeError:
             raise UserError(f"{where}: {name!r} is {shortened(value)}; a list of numbers is expected") from None
-        if len(of[role]) != len(of["old"]):
-            raise UserError(f"{where}: {name!r} has {len(of[role])} values, {columns['old']!r} has {len(of['old'])}")
-    padding = "" if "mask" in of else "; is it padding? --mask names the column of the response's tokens"
-    if (mask := of.pop("mask", None)) is not None:
+        sizes = len(arrays[role]), len(arrays["old"])
+        if sizes[0] != sizes[1]:
+            raise UserError(f"{where}: {name!r} has {sizes[0]} values, {columns['old']!r} has {sizes[1]}")
+    padding = "" if "mask" in arrays else "; is it padding? --mask names the column of the response's tokens"
+    mask = arrays.pop("mask", None)
+    if mask is not None:
         _refuse(where, columns["mask"], mask[(mask != 0) & (mask != 1)], "0 and 1 are expected")
-        of = {role: x[mask == 1] for role, x in of.items()}
-    for role, x in of.items():
+        arrays = {role: x[mask == 1] for role, x in arrays.items()}
+    for role, x in arrays.items():
         _refuse(where, columns[role], x[np.isnan(x)], f"a number is expected{padding}")
         if role != "advantage":
             _refuse(
@@ -138,13 +151,14 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
                 x[x > _ROUNDING],
                 "log-probabilities are at most 0; are these probabilities, or negated?",
             )
+    old = arrays["old"]
     _refuse(
         where,
         columns["old"],
-        of["old"][of["old"] == -np.inf],
+        old[old == -np.inf],
         f"a token of probability 0 cannot have been sampled{padding}",
     )
-    return of
+    return arrays
 
 
 def _refuse(where: str, column: str, wrong: Floats, what: str) -> None:
@@ -152,15 +166,15 @@ def _refuse(where: str, column: str, wrong: Floats, what: str) -> None:
         raise UserError(f"{where}: {column!r} is {wrong[0]:g}; {what}")
 
 
-def _chosen(path: Path, there: list[str], given: Mapping[str, str]) -> dict[str, str]:
+def _chosen(path: Path, columns: list[str], names: Mapping[str, str]) -> dict[str, str]:
     """Choose the columns."""
-    listed = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
-    for role, name in given.items():
-        if name not in there:
-            raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, there)}; it has {listed}")
-    first = {role: next((name for name in known if name in there), None) for role, known in NAMES.items()}
-    chosen = {role: name for role, name in (first | dict(given)).items() if name is not None}
-    for role, meaning in _MEANING.items():
+    listed = ", ".join(columns[:20]) + (f" and {len(columns) - 20} more" if len(columns) > 20 else "")
+    for role, name in names.items():
+        if name not in columns:
+            raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, columns)}; it has {listed}")
+    usual = {role: [name for name in each if name in columns] for role, each in NAMES.items()}
+    chosen = {role: each[0] for role, each in usual.items() if each} | dict(names)
+    for role, meaning in (("old", "old log-probabilities"), ("new", "current log-probabilities")):
         if role not in chosen:
             raise UserError(
                 f"{path} has no column of {meaning} (docs/run.md says how to write them); looked for "

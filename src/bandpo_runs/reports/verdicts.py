@@ -1,10 +1,8 @@
 """Say in sentences what a comparison shows. They tell differences from luck."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,8 +11,10 @@ from bandpo.errors import counted
 from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
 from ..statistics.intervals import Spread, difference, runs_needed, training_runs
-from .comparison import many
-from .runs import MIN_SEEDS, NUMBERS, Number, Run, Section, last_of, show
+from .numbers import NUMBERS, Number, last_of
+from .reading import Run
+from .sections import Section
+from .texts import MIN_SEEDS, join, many, show
 
 # The first of them that a finished run has counts, unless all runs have it from their first row on.
 _HEADLINES = (
@@ -44,40 +44,30 @@ LIMITS = {
 }
 
 
-def join(words: Iterable[object]) -> str:
-    *most, last = [str(word) for word in words]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def verdicts(section: Section) -> list[str]:
     """Compare each method with the baseline in sentences, and tell a collapse."""
-    done = {label: [*runs.values()] for label, runs in section.finished.items() if runs}
-    if not done:
+    runs = {label: [*by_seed.values()] for label, by_seed in section.finished.items() if by_seed}
+    if not runs:
         return ["No run has finished, so there is nothing to conclude yet."]
-    said = ["These logs hold no reward, so nothing is said of who learned more."]
+    sentences = ["These logs hold no reward, so nothing is said of who learned more."]
     for number, what in _HEADLINES:
-        values = {run: number.of(run) for runs in done.values() for run in runs}
+        values = {run: number.of(run) for each in runs.values() for run in each}
         at_once = number.whole and all(math.isnan(x) or x == run.x[0] for run, x in values.items())
         # What a short run did not reach, it might have reached later.
         too_short = len({run.x[-1] for run in values}) > 1 and any(map(math.isinf, values.values()))
         if not at_once and not too_short and any(map(math.isfinite, values.values())):
-            said = [*_compared(section, done, values, number, what)]
+            sentences = [*_compared(section, runs, number, what)]
             break
     for panel in section.validated[:1]:
-        number = last_of(panel)
-        values = {run: number.of(run) for runs in done.values() for run in runs}
-        said += _compared(section, done, values, number, f"{panel.title} of the last validation, in %, is")
-    return [*said, _on_collapse(section)]
+        sentences += _compared(section, runs, last_of(panel), f"{panel.title} of the last validation, in %, is")
+    return [*sentences, _on_collapse(section)]
 
 
-def _compared(
-    section: Section, done: dict[str, list[Run]], values: dict[Run, float], number: Number, what: str
-) -> Iterator[str]:
-    """Yield what was seen of each method, and whether it is more than luck."""
+def _compared(section: Section, runs: Mapping[str, list[Run]], number: Number, what: str) -> Iterator[str]:
+    """Yield each method's number. Say whether its difference to the baseline is more than luck."""
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
-    known = {label: [values[run] for run in runs if not math.isnan(values[run])] for label, runs in done.items()}
-    others = [label for label in done if label != base]
-    few: dict[str, int] = {}  # pairs of seeds, where they are too few
+    values = {label: [x for x in map(number.of, each) if not math.isnan(x)] for label, each in runs.items()}
+    others = [label for label in runs if label != base]
 
     def central(side: Sequence[float], kind: str) -> str:
         middle = float(np.mean(side) if kind == "means" else np.median(side))
@@ -87,30 +77,34 @@ def _compared(
             return show(middle, number.digits)
         return f"at {section.axis} {show(middle, 0 if len(side) == 1 else number.digits)}"
 
-    if base not in done or not others:
-        for label, side in known.items():
+    if base is None or base not in runs or not others:
+        for label, side in values.items():
             over = f" ({_kind(side)} of {len(side)} runs)" if len(side) > 1 else ""
             if side:
                 yield f"{label}: {what} {central(side, _kind(side))}{over}."
         return
+    few: dict[str, int] = {}  # pairs of seeds, where they are too few
     for label in others:
-        pairs = [(values[a], values[b]) for a, b in section.pairs[label]]
+        pairs = [(number.of(run), number.of(twin)) for run, twin in section.pairs[label]]
         pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-        a, b = zip(*pairs, strict=True) if pairs else (known[label], known[base])
+        a, b = zip(*pairs, strict=True) if pairs else (values[label], values[base])
         if not a or not b:
             yield f"{label} and {base} cannot be compared: the log of one of them lacks the numbers."
             continue
         kind = _kind((*a, *b))  # of both, or a mean would be compared with a median
         text = f"{label}: {what} {central(a, kind)}, under {base} {central(b, kind)}"
-        if pairs:
-            gaps = [x - y for x, y in pairs]
-            over = f" ({kind} of {len(a)} pairs); {_direction(gaps, number)}" if len(a) > 1 else ""
-            few |= {label: len(a)} if len(a) < MIN_SEEDS else {}
-            yield f"{text}{over}." + ("" if label in few else f" {_verdict_of_pairs(gaps, number, unit)}")
-        else:
+        if not pairs:
             over = f"{len(a)} and {len(b)} runs" if len(a) != len(b) else f"{counted(len(a), 'run')} each"
             over = f"{kind} of {over}" if len(a) + len(b) > 2 else over
             yield f"{text} ({over}). {_verdict(a, b, number, unit)}"
+            continue
+        gaps = [x - y for x, y in pairs]
+        text += f" ({kind} of {len(a)} pairs); {_direction(gaps, number)}." if len(a) > 1 else "."
+        if len(a) < MIN_SEEDS:
+            few[label] = len(a)
+            yield text
+        else:
+            yield f"{text} {_verdict_of_pairs(gaps, number, unit)}"
     if few:
         yield f"Too few pairs of seeds ({join(sorted({*few.values()}))}) to tell {join(few)} from {base}."
 
@@ -123,65 +117,55 @@ def _direction(gaps: Sequence[float], number: Number) -> str:
     below, above = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     if not below and not above:
         return f"no pair of seeds {'shows which comes first' if number.whole else 'differs'}"
-    word = ("sooner", "later") if number.whole else ("lower", "higher")
-    return f"{word[below < above]} in {max(below, above)} of {counted(len(gaps), 'pair')} of seeds"
+    words = ("sooner", "later") if number.whole else ("lower", "higher")
+    return f"{words[below < above]} in {max(below, above)} of {counted(len(gaps), 'pair')} of seeds"
 
 
 def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
     spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
     if spread is not None and spread.error > 0:
-        return _by_interval(
-            spread,
-            f"{n} pairs of seeds",
-            number,
-            unit,
-            f"{many(runs_needed(spread.value, [spread.error**2 * n]))} pairs",
-        )
+        needed = runs_needed(spread.value, [spread.error**2 * n])
+        return _by_interval(spread, f"{n} pairs of seeds", number, unit, f"{many(needed)} pairs")
     most = max(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
     # What is not known speaks against the difference, and never for the opposite one.
     p = 1.0 if 2 * most <= n else sign_flip_p([1.0] * most + [-1.0] * (n - most))[0]
-    told = "significant" if p < 0.05 else "not significant"
-    return f"The difference is {told} over {n} pairs of seeds (sign test, p = {p:.2g})."
+    return f"The difference is {'not ' * (p >= 0.05)}significant over {n} pairs of seeds (sign test, p = {p:.2g})."
 
 
 def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) -> str:
-    if (few := min(len(a), len(b))) < MIN_SEEDS:
-        return f"Too few runs of a method ({few}) to tell the rules apart."
-    known = all(map(math.isfinite, (*a, *b)))
-    parts = [part for side in (b, a) if known and (part := training_runs(side)) and part.error > 0]
-    if len(parts) < 2:
+    fewest = min(len(a), len(b))
+    if fewest < MIN_SEEDS:
+        return f"Too few runs of a method ({fewest}) to tell the rules apart."
+    spreads = [training_runs(side) for side in (b, a) if all(map(math.isfinite, (*a, *b)))]
+    spreads = [spread for spread in spreads if spread is not None and spread.error > 0]
+    if len(spreads) < 2:
         return "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
-    gap = difference(*parts)
-    return _by_interval(
-        gap,
-        f"{len(a)} and {len(b)} runs",
-        number,
-        unit,
-        f"{many(runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)]))} runs of each",
-    )
+    gap = difference(*spreads)
+    needed = runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)])
+    return _by_interval(gap, f"{len(a)} and {len(b)} runs", number, unit, f"{many(needed)} runs of each")
 
 
 def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str) -> str:
     interval = spread.interval(low=-math.inf, high=math.inf)
     low, high = (show(limit, number.digits, "+") for limit in interval)
     is_open = interval.low <= 0 <= interval.high
-    told = (
+    text = (
         f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to {high}{unit}."
     )
-    return told + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
+    return text + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
 
 
 def _on_collapse(section: Section) -> str:
     """Write on collapse in all runs: one that collapsed is often stopped early."""
     lost = Counter(run.label for run in section.runs if run.collapse is not None and run.collapse.lasting)
     points = max(run.points for run in section.runs)
-    each = [f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items()]
-    words = {  # the first that holds
-        f"Collapsed: {join(each or [''])}.": bool(lost),
+    labels = [f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items()]
+    sentences = {
+        f"Collapsed: {join(labels or [''])}.": bool(lost),
         "No lasting collapse was found; see the notes.": any(run.collapse is not None for run in section.runs),
         "No reward is logged, so nothing can be said of a collapse.": not points,
         f"The runs are too short to tell a collapse, which takes {2 * WINDOW} points.": points < 2 * WINDOW,
         "No collapse was found.": True,
     }
-    return next(word for word, holds in words.items() if holds)
+    return next(sentence for sentence, holds in sentences.items() if holds)

@@ -1,7 +1,5 @@
 """Follow a training through its logs, and draw its page."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -20,14 +18,14 @@ from ..statistics.collapse import WINDOW
 from ..statistics.curves import Curves, by_step
 from .charts import key, method_styles
 from .page import drawn
-from .runs import PANELS
+from .panels import PANELS
 from .templates import rendered
 
 State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Seen(Curves):
+class WatchedRun(Curves):
     """View of a run: its curves and how it stands.
 
     Attributes:
@@ -54,16 +52,16 @@ class Seen(Curves):
         return self.collapsed or self.state in ("silent", "gone", "stopped")
 
     @property
-    def word(self) -> str:
-        """Return the word on collapse; "" before the first row."""
-        words = {  # the first that holds
+    def on_collapse(self) -> str:
+        """Say whether the run has collapsed; "" before the first row."""
+        texts = {  # the first that holds
             str(self.collapse): self.collapse is not None,
             "": not len(self.x),
             "no finite reward in its log, so no word on collapse": not self.points,
             f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s": self.points < 2 * WINDOW,
             "no collapse of the reward": True,
         }
-        return next(word for word, holds in words.items() if holds)
+        return next(text for text, holds in texts.items() if holds)
 
     @property
     def now(self) -> str:
@@ -94,22 +92,22 @@ def duration(seconds: float) -> str:
 class Watch:
     """Reader of runs; each is PATH or LABEL=PATH, and need not be there yet."""
 
-    def __init__(self, given: Sequence[str], silent: float = 600.0) -> None:
-        self.given, self.silent = [split_label(text) for text in given], silent
+    def __init__(self, sources: Sequence[str], silent: float = 600.0) -> None:
+        self.sources, self.silent = [split_label(text) for text in sources], silent
         self._logs: dict[Path, tuple[str | None, Followed]] = {}
-        self._seen: dict[Path, Seen] = {}
+        self._runs: dict[Path, WatchedRun] = {}  # without label and state
 
     @property
     def complete(self) -> bool:
         """Check that no run can be added: none was given by a folder of many."""
-        return {path for _, path in self.given} == set(self._logs)
+        return {path for _, path in self.sources} == set(self._logs)
 
-    def look(self, now: float) -> list[Seen]:
+    def look(self, now: float) -> list[WatchedRun]:
         """Read the new rows. `now`: in seconds since 1970."""
-        for label, path in self.given:
+        for label, path in self.sources:
             for place, file in logs_at(path).items():
                 self._logs.setdefault(place, (label, Followed(file)))[1].path = file
-        found, names = {}, []
+        runs: dict[Path, WatchedRun] = {}
         for place, (label, log) in list(self._logs.items()):
             changed = log.poll()
             if log.written is None and any(place in other.parents for other in self._logs):
@@ -118,17 +116,26 @@ class Watch:
             info = None
             with contextlib.suppress(UserError):  # a run of another trainer, or one that is just beginning
                 info = read_info(place)
-            if changed or place not in self._seen:
-                self._seen[place] = Seen(**by_step(log.rows), notes=tuple(_notes(log)))
-            found[place] = self._stands(self._seen[place], log, info, now)
-            names.append(label or (name_of(place) if info is None else f"{info['label']}, seed {info['seed']}"))
+            if changed or place not in self._runs:
+                self._runs[place] = WatchedRun(**by_step(log.rows), notes=tuple(_notes(log)))
+            runs[place] = self._watched(
+                self._runs[place],
+                log,
+                info,
+                now,
+                label or (name_of(place) if info is None else f"{info['label']}, seed {info['seed']}"),
+            )
+        names = [run.label for run in runs.values()]
         return [
-            replace(run, label=name if names.count(name) == 1 else f"{name} ({place})")
-            for name, (place, run) in zip(names, found.items(), strict=True)
+            run if names.count(run.label) == 1 else replace(run, label=f"{run.label} ({place})")
+            for place, run in runs.items()
         ]
 
-    def _stands(self, seen: Seen, log: Followed, info: Info | None, now: float) -> Seen:
-        age, stopped = None if log.written is None else max(0.0, now - log.written), (info or {}).get("stopped")
+    def _watched(self, run: WatchedRun, log: Followed, info: Info | None, now: float, label: str) -> WatchedRun:
+        age, stopped = (
+            None if log.written is None else max(0.0, now - log.written),
+            (info or {}).get("stopped"),
+        )
         states: dict[State, bool] = {  # the first that holds
             "finished": (info is not None and info["finished"]) or log.ended,
             "stopped": bool(stopped),
@@ -138,14 +145,14 @@ class Watch:
             "running": True,
         }
         state = next(each for each, holds in states.items() if holds)
-        notes = [*seen.notes, *([f"Why: {stopped}"] if state == "stopped" else [])]
         return replace(
-            seen,
+            run,
+            label=label,
             state=state,
-            end=(info or {}).get("rounds") if seen.axis == "round" else log.last_step,
+            end=(info or {}).get("rounds") if run.axis == "round" else log.last_step,
             age=age,
             finished=state == "finished",
-            notes=tuple(notes),
+            notes=(*run.notes, f"Why: {stopped}") if state == "stopped" else run.notes,
         )
 
 
@@ -156,16 +163,22 @@ def _notes(log: Followed) -> Iterator[str]:
         yield f"{note[0].upper()}{note[1:]}."
 
 
-def write_page(path: Path, seen: Sequence[Seen], now: float, refresh: int | None = 10) -> None:
+def write_page(path: Path, runs: Sequence[WatchedRun], now: float, refresh: int | None = 10) -> None:
     """Write the page, which a browser loads again every `refresh` seconds."""
-    styles = method_styles([run.label for run in seen])
+    styles = method_styles([run.label for run in runs])
     figures = []
-    for axis in dict.fromkeys(run.axis for run in seen):
+    for axis in dict.fromkeys(run.axis for run in runs):
         for panel in PANELS.values():
-            there = {run.label: [run] for run in seen if run.axis == axis and not math.isnan(panel.last(run))}
-            figures += [drawn(panel.figure(axis, there), styles)] if there else []
-    page = rendered(
-        "watch.html.jinja", refresh=refresh, when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)), runs=seen,
-        labels=key(styles, styles), figures=figures,
-    )  # fmt: skip
-    write_atomically(path, page.encode())
+            drawable = {run.label: [run] for run in runs if run.axis == axis and not math.isnan(panel.last(run))}
+            figures += [drawn(panel.figure(axis, drawable), styles)] if drawable else []
+    write_atomically(
+        path,
+        rendered(
+            "watch.html.jinja",
+            refresh=refresh,
+            when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
+            runs=runs,
+            labels=key(styles, styles),
+            figures=figures,
+        ).encode(),
+    )

@@ -5,8 +5,6 @@ The larger the number of a rule, such as the radius of a band, the fewer tokens 
 tokens outside is a quantile of these.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -58,17 +56,23 @@ def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, le
     rejected[answer] = False  # and so it may be far from the count that is wanted
     fewest = int(np.append(-1, np.flatnonzero(rejected[:answer])).max()) + 1
     most = int(np.append(np.flatnonzero(rejected[answer:]) + answer, len(rejected)).min()) - 1
-    low, high = falling[most] if most < len(of) else 0.0, falling[fewest - 1] if fewest else math.inf
+    low, high = (
+        falling[most] if most < len(of) else 0.0,
+        falling[fewest - 1] if fewest else math.inf,
+    )
     return Interval(float(low), float(high))
 
 
 def critical_numbers(
-    outside: Callable[[float, Integers], Bools], numbers: Sequence[float], responses: Integers, wanted: Floats
+    outside: Callable[[float, Integers], Bools],
+    numbers: Sequence[float],
+    responses: Integers,
+    wanted: Floats,
 ) -> Floats:
-    """Find critical numbers by asking, without a formula.
+    """Find critical numbers by trying numbers, without a formula.
 
     They are found on the grid of `numbers`, then on a finer one as far as the interval reaches, and the answer to a
-    millionth. Each is the next asked number from above.
+    millionth. Each is the next tried number from above.
 
     Args:
         outside: which of some tokens, given by their indices, are outside at a number.
@@ -80,33 +84,37 @@ def critical_numbers(
     Raises:
         UserError: a token gets outside where the number grows.
     """
-    critical, asked = np.full(len(responses), np.inf), np.array(numbers)
+    critical, tried = np.full(len(responses), np.inf), np.array(numbers)
     before, everyone = np.ones(len(responses), np.bool_), np.arange(len(responses))
     for i, number in enumerate(numbers):
         now = outside(number, everyone)
-        if (worse := int((now & ~before).sum())) > 0:
+        narrower = int((now & ~before).sum())
+        if narrower > 0:
             raise UserError(
-                f"from {numbers[i - 1]:g} to {number:g} it gets wider for some tokens and narrower for {worse} of "
+                f"from {numbers[i - 1]:g} to {number:g} it gets wider for some tokens and narrower for {narrower} of "
                 f"{len(responses)}; a number is found only where a larger one allows every token more"
             )
         critical[before & ~now] = number if i else 0.0
         before = now
 
     def refine(low: float, high: float, count: int) -> None:
-        """Ask between two numbers, from above."""
-        nonlocal asked
-        tokens, more = np.flatnonzero((critical > low) & (critical <= high)), np.geomspace(low, high, count)[1:-1]
+        """Try numbers between two, from above."""
+        nonlocal tried
+        tokens, more = (
+            np.flatnonzero((critical > low) & (critical <= high)),
+            np.geomspace(low, high, count)[1:-1],
+        )
         for number in more[::-1]:
             tokens = tokens[~outside(float(number), tokens)]
             critical[tokens] = np.minimum(critical[tokens], number)
-        asked = np.unique([*asked, *more])
+        tried = np.unique([*tried, *more])
 
     for _ in range(2 if len(wanted) > 1 else 0):
-        low, high = np.searchsorted(asked, number_interval(critical, responses, wanted))
-        refine(float(asked[max(low - 1, 0)]), float(asked[min(high + 1, len(asked) - 1)]), 130)
-    while 0 < (value := smallest_number(critical, float(wanted.sum()))) < math.inf:
-        below = asked[np.searchsorted(asked, value) - 1]
-        if value <= below * (1 + 1e-6):
-            break
+        low, high = np.searchsorted(tried, number_interval(critical, responses, wanted))
+        refine(float(tried[max(low - 1, 0)]), float(tried[min(high + 1, len(tried) - 1)]), 130)
+    while True:
+        value = smallest_number(critical, float(wanted.sum()))
+        below = tried[max(np.searchsorted(tried, value) - 1, 0)]
+        if not 0 < value < math.inf or value <= below * (1 + 1e-6):
+            return critical
         refine(below, value, 18)
-    return critical

@@ -10,8 +10,6 @@ research/measurements/collapse.py measures false alarms and delay on made logs a
 research/pages/evaluation_measured.md has them.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from dataclasses import dataclass, replace
@@ -25,7 +23,10 @@ from .estimators import Floats
 WINDOW = 8
 LOSS = 0.5  # of the best smoothed reward above the floor
 SIGMAS = 6.0
-ROSE, FELL = 1.5, 0.5  # the entropy: against its lowest before the break, against what it was at the best point
+ROSE, FELL = (
+    1.5,
+    0.5,
+)  # the entropy: against its lowest before the break, against what it was at the best point
 SHORT = 3  # points over which the entropy is averaged: at the start of training it changes fast
 Entropy = Literal["rose", "fell", "stayed", "not logged"]
 
@@ -36,7 +37,7 @@ class Collapse:
 
     Attributes:
         step: of the break.
-        known: the step at which the rule could tell.
+        detected: the step at which the rule could tell.
         best: the best smoothed reward before.
         after: the mean reward after.
         entropy: what the entropy did.
@@ -45,7 +46,7 @@ class Collapse:
     """
 
     step: float
-    known: float
+    detected: float
     best: float
     after: float
     entropy: Entropy
@@ -72,15 +73,20 @@ class Collapse:
 def trailing_mean(values: ArrayLike, window: int) -> Floats:
     """Return the mean of the last `window` known values; NaN before there are so many."""
     values = np.asarray(values, np.float64)
-    known, counts = values[np.isfinite(values)], np.cumsum(np.isfinite(values))
-    out, there = np.full(len(values), np.nan), counts >= window
-    if there.any():
-        out[there] = np.lib.stride_tricks.sliding_window_view(known, window).mean(-1)[counts[there] - window]
-    return out
+    finite, counts = values[np.isfinite(values)], np.cumsum(np.isfinite(values))
+    means, enough = np.full(len(values), np.nan), counts >= window
+    if enough.any():
+        windows = np.lib.stride_tricks.sliding_window_view(finite, window)
+        means[enough] = windows.mean(-1)[counts[enough] - window]
+    return means
 
 
 def find_collapse(
-    reward: ArrayLike, entropy: ArrayLike | None = None, steps: ArrayLike | None = None, *, axis: str = "step"
+    reward: ArrayLike,
+    entropy: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+    *,
+    axis: str = "step",
 ) -> Collapse | None:
     """Find the first lasting collapse of a run, else the first that recovers.
 
@@ -99,10 +105,11 @@ def find_collapse(
     entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
     steps = np.arange(len(reward), dtype=np.float64) if steps is None else np.asarray(steps, np.float64)
     if not len(reward) == len(entropy) == len(steps):
-        raise ValueError(f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and "
-                         f"{len(steps)}")  # fmt: skip
-    known = np.isfinite(reward)
-    reward, entropy, steps = reward[known], entropy[known], steps[known]
+        raise ValueError(
+            f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and {len(steps)}"
+        )
+    finite = np.isfinite(reward)
+    reward, entropy, steps = reward[finite], entropy[finite], steps[finite]
     smooth = trailing_mean(reward, WINDOW)
     steps_apart, windows_apart = _noise(reward, smooth)
     best, lowest, best_at, below, above = -math.inf, 0.0, 0, 0, 0

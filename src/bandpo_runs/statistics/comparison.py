@@ -3,8 +3,6 @@
 It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +10,8 @@ from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
+
+from bandpo.errors import UserError
 
 from .estimators import Floats, Graded, log_choose, per_prompt
 from .intervals import LEVEL, Interval, Spread, average, sampling_variance
@@ -66,9 +66,8 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
             sums = np.concatenate([sums - step, sums + step])
         return float((np.abs(sums) >= seen).mean()), True
     signs = np.random.default_rng(seed)
-    hits = sum(int((np.abs(signs.choice([-1.0, 1.0], (1000, len(size))) @ size) >= seen).sum())
-               for _ in range(draws // 1000))  # fmt: skip
-    return (hits + 1) / (draws // 1000 * 1000 + 1), False
+    sums = np.concatenate([signs.choice([-1.0, 1.0], (1000, len(size))) @ size for _ in range(draws // 1000)])
+    return float(((np.abs(sums) >= seen).sum() + 1) / (len(sums) + 1)), False
 
 
 def reshuffle_p(
@@ -97,8 +96,9 @@ def reshuffle_p(
     if not steps or seen == middle:
         return 1.0, True
     p = _p_of_sum(steps, chances, seen, middle)
-    normal = 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance))
-    return (normal, False) if p is None else (p, True)
+    if p is not None:
+        return p, True
+    return 2 * NormalDist().cdf(-abs(float(seen - middle)) / math.sqrt(variance)), False
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Judged:
     settled: bool
 
     @classmethod
-    def of(cls, spread: Spread, p: float | None, exact: bool) -> Judged:
+    def of(cls, spread: Spread, p: float | None, exact: bool) -> "Judged":
         low, high = interval = spread.interval(low=-1.0)
         return cls(interval, p, exact, (low > 0 or high < 0) and (p is None or p < 1 - LEVEL))
 
@@ -153,7 +153,7 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     place = {prompt: i for i, prompt in enumerate(b.prompt_ids)}
     both = [(i, place[prompt]) for i, prompt in enumerate(a.prompt_ids) if prompt in place]
     if not both:
-        raise ValueError(
+        raise UserError(
             f"the two results have no prompt of {a.data!r} in common, so they cannot be compared; they are matched by "
             "what the model was sent, template and all"
         )
@@ -170,13 +170,13 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
     compare two checkpoints, not two methods.
 
     Raises:
-        ValueError: no data set, or none of the prompts of one, in common.
+        UserError: no data set, or none of the prompts of one, in common.
     """
     of_b = {graded.data: graded for graded in b}
     pairs = [(graded, of_b[graded.data]) for graded in a if graded.data in of_b]
     if not pairs:
         have = ["; ".join(g.data for g in side) or "nothing" for side in (a, b)]
-        raise ValueError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
+        raise UserError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
     cells = [_Cell(one.data, *common_prompts(one, other), k) for one, other in pairs]
     results = [_compare([cell], cell.data) for cell in cells]
     return results if len(cells) == 1 else [*results, _compare(cells, "average")]
@@ -192,7 +192,10 @@ class _Cell:
         self.values = per_prompt(a, k), per_prompt(b, k)
         self.difference = self.values[1] - self.values[0]
         noise = [sampling_variance(score, k) for score in (a, b)]
-        paired = self.samples == (1, 1)  # then the bounds for each model alone do not see what both get right
+        paired = self.samples == (
+            1,
+            1,
+        )  # then the bounds for each model alone do not see what both get right
         if paired:
             noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
         # With one sample a prompt of each; n of each leave 1/n of it.
@@ -217,7 +220,10 @@ def _discordance(difference: Floats) -> float:
 
 def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     weights = [Fraction(1, len(cells) * cell.prompts) for cell in cells for _ in range(cell.prompts)]
-    sampling, clustered = average([cell.sampling for cell in cells]), average([cell.clustered for cell in cells])
+    sampling, clustered = (
+        average([cell.sampling for cell in cells]),
+        average([cell.clustered for cell in cells]),
+    )
     tables, is_mean = [table for cell in cells for table in cell.tables], cells[0].k is None
     differences: Sequence[Fraction | float] = [Fraction(b, m) - Fraction(a, n) for a, n, b, m in tables]
     if not is_mean:
@@ -225,12 +231,16 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     flipped = sign_flip_p([d * (w if is_mean else float(w)) for d, w in zip(differences, weights, strict=True)])
     means = [float(np.mean([cell.values[side].mean() for cell in cells])) for side in (0, 1)]
     return Comparison(
-        data=data, prompts=sum(cell.prompts for cell in cells), samples=cells[0].samples, a=means[0], b=means[1],
+        data=data,
+        prompts=sum(cell.prompts for cell in cells),
+        samples=cells[0].samples,
+        a=means[0],
+        b=means[1],
         difference=sampling.value,
         sampling_error=Judged.of(sampling, *(reshuffle_p(tables, weights) if is_mean else (None, False))),
         clustered_error=Judged.of(clustered, *flipped),
         needed=_needed(cells, sampling.value) if is_mean else None,
-    )  # fmt: skip
+    )
 
 
 def _needed(cells: Sequence[_Cell], difference: float) -> Needed:

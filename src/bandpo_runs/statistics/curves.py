@@ -1,8 +1,7 @@
 """Read the rows of a log as curves: sums and means of each round (or step)."""
 
-from __future__ import annotations
-
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +31,7 @@ class Curves:
     label: str = ""
     finished: bool = True
     notes: tuple[str, ...] = ()
-    _known: dict[str, Any] = field(default_factory=dict, repr=False)  # what was computed
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def total(self, key: str) -> Floats:
         """Sum a metric for each of `x`; NaN where unknown. A key may have a *."""
@@ -51,23 +50,23 @@ class Curves:
         return self.mean(key)
 
     def _summed(self, key: str) -> tuple[Floats, Floats]:
-        if key not in self._known:
+        if key not in self._cache:
             names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
             first = np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
             total, count = np.zeros((2, len(self.x)))
             for name in sorted(names if len(self.x) else ()):
                 values = np.array([row.get(name) for row in self.rows], float)
-                known = np.isfinite(values)
-                total += np.add.reduceat(np.where(known, values, 0.0), first)
-                count += np.add.reduceat(known, first, dtype=float)
-            self._known[key] = np.where(count > 0, total, np.nan), count
-        return self._known[key]
+                finite = np.isfinite(values)
+                total += np.add.reduceat(np.where(finite, values, 0.0), first)
+                count += np.add.reduceat(finite, first, dtype=float)
+            self._cache[key] = np.where(count > 0, total, np.nan), count
+        return self._cache[key]
 
     @property
     def collapse(self) -> Collapse | None:
-        if "" not in self._known:
-            self._known[""] = find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
-        return self._known[""]
+        if "" not in self._cache:
+            self._cache[""] = find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
+        return self._cache[""]
 
     @property
     def points(self) -> int:
@@ -75,8 +74,18 @@ class Curves:
         return int(np.isfinite(self.mean("reward")).sum())
 
 
+def mean_of_known(values: Floats, last: int = 0) -> float:
+    """Average the finite values, or the last of them; NaN if there are none."""
+    finite = values[np.isfinite(values)][-last:]
+    return float(finite.mean()) if finite.size else math.nan
+
+
 def by_step(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return `axis`, `x` and `rows` of a `Followed`. By round where all have one, else by step."""
     axis = "round" if all(row.get("round") is not None for row in rows) else "step"
     rows = sorted(rows, key=lambda row: row[axis])
-    return {"axis": axis, "x": np.unique(np.array([row[axis] for row in rows], float)), "rows": rows}
+    return {
+        "axis": axis,
+        "x": np.unique(np.array([row[axis] for row in rows], float)),
+        "rows": rows,
+    }

@@ -6,8 +6,6 @@ One data set of one model is a `Graded`: an array [prompts, samples] of right (1
 digit; `best_at_k_expected` is what `best_at_k_bootstrap` estimates, which is at most pass@k.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from bandpo.errors import UserError
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -56,11 +56,14 @@ class Graded:
         for name in ("answers", "tokens", "truncated", "parsed"):
             array = getattr(self, name)
             if array is not None and np.shape(array) != score.shape:
-                raise ValueError(f"{name} of {self.data!r} must have the shape of score {score.shape}, "
-                                 f"got {np.shape(array)}")  # fmt: skip
+                raise ValueError(
+                    f"{name} of {self.data!r} must have the shape of score {score.shape}, got {np.shape(array)}"
+                )
         if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
-            raise ValueError(f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, "
-                             f"got {len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones")  # fmt: skip
+            raise ValueError(
+                f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, got "
+                f"{len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones"
+            )
 
     @property
     def right(self) -> Integers:
@@ -76,10 +79,10 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     more, and small values stay exact.
 
     Raises:
-        ValueError: k is not in 1..n.
+        UserError: k is not in 1..n.
     """
     if not 1 <= k <= n:
-        raise ValueError(f"k must be from 1 to the number of samples {n}, got {k!r}")
+        raise UserError(f"k must be from 1 to the number of samples {n}, got {k!r}")
     with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
         logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
     none_right = np.concatenate([[0.0], np.cumsum(logs)])  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1

@@ -10,8 +10,6 @@ Intervals answer three questions:
 docs/evaluate.md has the formulas, research/pages/evaluation_measured.md the coverage of each interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -51,7 +49,10 @@ class Spread(NamedTuple):
     def interval(self, level: float = LEVEL, low: float = 0.0, high: float = 1.0) -> Interval:
         """Cut at `low` and `high`, and never without the value itself."""
         half = t_quantile(0.5 + level / 2, self.df) * self.error
-        return Interval(min(max(self.centre - half, low), self.value), max(min(self.centre + half, high), self.value))
+        return Interval(
+            min(max(self.centre - half, low), self.value),
+            max(min(self.centre + half, high), self.value),
+        )
 
 
 def average(parts: Sequence[Spread]) -> Spread:
@@ -118,7 +119,10 @@ def clustered_error(values: ArrayLike) -> Spread:
     values = np.asarray(values, np.float64)
     more = np.concatenate([values, [0.0, 1.0]])
     return Spread(
-        float(values.mean()), float(more.mean()), float(more.std(ddof=1)) / math.sqrt(len(more)), len(more) - 1
+        float(values.mean()),
+        float(more.mean()),
+        float(more.std(ddof=1)) / math.sqrt(len(more)),
+        len(more) - 1,
     )
 
 
