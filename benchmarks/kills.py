@@ -379,7 +379,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have them all ignore it
     import bandpo_runs.cli.show_training
     import bandpo_runs.data.preparation
-    import bandpo_runs.evals.draw
+    import bandpo_runs.evals.generate
     import bandpo_runs.training.on_trl  # noqa: F401  (the copies of this process have it then)
     from csv_rows import replace_rows
 

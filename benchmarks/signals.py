@@ -171,7 +171,7 @@ def main() -> int:
     import bandpo_runs.cli.show_watch
     import bandpo_runs.data.preparation
     import bandpo_runs.demo
-    import bandpo_runs.evals.draw
+    import bandpo_runs.evals.generate
     import bandpo_runs.evals.dumps
     import bandpo_runs.reports.page
     import bandpo_runs.training.doctor

@@ -93,7 +93,7 @@ def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
     for part in (
         "bandpo[math]",
         "fp16=true needs a GPU",
-        f"the folder {home / 'nowhere'} does not exist",
+        f"the folder {home / 'nowhere'} has no config.json",
         "'no.jsonl' is not",
     ):
         assert part in text

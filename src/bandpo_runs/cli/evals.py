@@ -81,12 +81,12 @@ def evaluate(
     The key of a server is $OPENAI_API_KEY. In --body, null leaves a field out: top_k=null,max_completion_tokens=4096.
     """
     from ..data.question_sets import read
-    from ..evals import draw
+    from ..evals import generate
     from .show_evals import score_and_show
 
-    folder = draw.evaluate(
-        model, data or [], draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
-        draw.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
+    folder = generate.evaluate(
+        model, data or [], generate.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
+        generate.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
         read=functools.partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
         output=output, scorer=scorer, label=label, command=ctx.obj,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 
 from .. import toy
-from ..config.recipe import RunConfig, build, read_recipe, setting
+from ..config.recipe import DataConfig, RunConfig, build, read_recipe, setting
 from .problems import messages_of, problem_of, template_text
 from .questions import Content, Question
 from .readers import open_source, reasoning_gym_items, value_at
@@ -29,12 +29,12 @@ _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Hold the questions of one data set. `scorer`: the one that fits; `facts`: how they were made, for eval.json."""
+    """Hold the questions of one data set. `scorer`: the one that fits; `metadata`: how they were made, for eval.json."""
 
     name: str
     questions: list[Question]
     scorer: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
 
@@ -110,16 +110,16 @@ def _held_out(config: RunConfig, name: str) -> QuestionSet:
     rows: list[Any] = [
         (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}) for row in held_out.to_list()
     ]
-    facts: dict[str, Any] = {"path": data.path}
+    metadata: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
         size = data.size or config.rounds * config.prompts_per_round + data.eval_size
-        facts = {"task": data.task, "options": data.options, "items": size}
-    return _distinct(held_out_name(config), rows, config.reward, facts)
+        metadata = {"task": data.task, "options": data.options, "items": size}
+    return _distinct(held_out_name(data), rows, config.reward, metadata)
 
 
-def held_out_name(config: RunConfig) -> str:
+def held_out_name(data: DataConfig) -> str:
     """Name the held-out rows of a run: the task, or the file."""
-    return str(config.data.task) if config.data.source == "reasoning_gym" else Path(config.data.path or "").stem
+    return str(data.task) if data.source == "reasoning_gym" else Path(data.path or "").stem
 
 
 def evaluation_set(name: str, *, template: str | None = None, copies: Path | None = None) -> QuestionSet:
@@ -171,7 +171,7 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
 
 
 def _distinct(
-    name: str, rows: _Rows, scorer: str, facts: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
+    name: str, rows: _Rows, scorer: str, metadata: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
 ) -> QuestionSet:
     """Keep each question once. A repeated one would count as independent in every interval."""
     known: dict[str, Question] = {}
@@ -194,7 +194,7 @@ def _distinct(
         name,
         list(known.values()),
         scorer,
-        {**(facts or {}), "repeated": repeated},
+        {**(metadata or {}), "repeated": repeated},
         [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)],
     )
 

@@ -22,7 +22,7 @@ from ..files.reading import check_different
 from ..statistics.collapse import Collapse
 from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
-from .folder import read_facts, read_graded
+from .folder import read_graded, read_metadata
 
 Columns = Mapping[str, str]  # names of columns by what they hold
 # The columns of the paper's Table 1 in its order, by our names of the data sets and by those in verl's files.
@@ -155,11 +155,11 @@ def read_result(
         return _of_files(path, files, label, scorer, columns, drop_incomplete)
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
-    facts = read_facts(path)
-    sampling = {**facts["sampling"], **facts.get("body", {})}
+    metadata = read_metadata(path)
+    sampling = {**metadata["sampling"], **metadata.get("body", {})}
     sampling = {name: value for name, value in sampling.items() if value is not None}  # None was not sent
-    label = label or repetition(facts["label"] or path.name)[0]
-    return Result(label, path, read_graded(path, scorer), scorer or facts["scorer"], sampling)
+    label = label or repetition(metadata["label"] or path.name)[0]
+    return Result(label, path, read_graded(path, scorer), scorer or metadata["scorer"], sampling)
 
 
 def _of_files(
@@ -335,7 +335,7 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
 
 def _log_of(source: Path) -> Path | None:
     """Find the log of the run that made a folder's model. It lies with the model or up to two folders above."""
-    model = Path(read_facts(source)["model"]) if is_ours(source) else None
+    model = Path(read_metadata(source)["model"]) if is_ours(source) else None
     folders = (model.resolve(), *model.resolve().parents[:2]) if model and model.is_dir() else ()
     return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
 

