@@ -146,7 +146,7 @@ MISTAKES = {
     # The last one would count.
     "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
     "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
-    "data prepare column.jsonl -o a --size 1 --size 2": "error: --size takes one value, and is there 2 times",
+    "data prepare column.jsonl -o a --split b --split c": "error: --split takes one value, and is there 2 times",
 }
 
 

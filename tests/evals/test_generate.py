@@ -236,18 +236,6 @@ def test_empty_answers_are_told_and_their_reasoning_is_kept(home, here, capsys):
     assert "all 8 answers are empty" in capsys.readouterr().out
 
 
-def test_where_nothing_is_right_it_is_told_what_the_other_scorers_find(home, here, capsys):
-    assert say(home, ["it might be 4", "4", "5", "a"], scorer="dapo-strict") == 0
-    found = re.search(r"0 of 8 right by dapo-strict, (\d) by math, (\d) by last-number, (\d) by exact: (.*)\n",
-                      capsys.readouterr().out)  # fmt: skip
-    assert found
-    assert found.group(2, 3, 4) == ("4", "2", "bandpo score out --scorer last-number?")
-    for scorer, count in zip(("math", "last-number", "exact"), found.groups(), strict=False):
-        assert main(["score", "out", "--scorer", scorer, "--json"]) == 0
-        (result,) = json.loads(capsys.readouterr().out)
-        assert 8 * result["results"][0]["mean@2"]["value"] == int(count)
-
-
 def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
     rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in toy.prompts(2, 0)]
     Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -213,7 +213,7 @@ def test_other_numbers_of_samples_are_told_side_by_side(tmp_path, capsys):
 
 
 def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
-    """Beside the model, up to two folders above it; or by --log."""
+    """Beside the model, up to two folders above it."""
     model = tmp_path / "run" / "checkpoints" / "step-90"
     model.mkdir(parents=True)
     rewards = [0.5] * 60 + [0.01] * 40
@@ -225,7 +225,6 @@ def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
     out = run(capsys, "compare", a, b)
     assert f"A: {told}" in out
     assert f"B: {told}" not in out
-    assert f"B: {told}" in run(capsys, "compare", a, b, "--log", f"B={tmp_path / 'run'}")
     assert "its run collapsed at step 60" in run(capsys, "table", a, b)
 
 
@@ -444,9 +443,6 @@ def test_where_the_table_is_wide_names_have_their_own_lines(made, monkeypatch, c
         (["compare", "a", "other"], "no data set in common: A has aime24; amc23, B has math"),
         (["compare", "a", "bad.jsonl"], "bad.jsonl has no column of the prompt; looked for prompt, question"),
         (["compare", "a", "uneven.jsonl"], "problems of 'validation' have from 1 to 2 answers"),
-        (["compare", "a", "a", "--log", "run.jsonl"], "'--log': must be NAME=VALUE, got 'run.jsonl'"),
-        (["compare", "a", "a", "--log", "GRPO="], "'--log': must be NAME=VALUE, got 'GRPO='"),
-        (["compare", "a", "b", "--log", "B=run.jsonl"], "--log: no result has the label 'B'; the labels are 'A'"),
         (["compare", "a", "a", "--scorer", "dapo-strict"], "560 of 560"),
         (["table", "a", "a"], "a: given twice"),
         (["table", "M-seed1=a", "M-seed2=other/../a"], "a: given twice"),

@@ -334,35 +334,3 @@ def test_of_a_log_without_ratios_only_the_rate_is_known(tmp_path, name, share, l
         assert findings(path)[-1][0] == level
         assert name.removeprefix("bandpo/") in findings(path)[-1][1]
     assert main(["doctor", str(tmp_path / "verl.jsonl")]) == 0
-
-
-ARGPARSE = """
-import argparse
-from dataclasses import dataclass, field
-from trl import GRPOConfig
-@dataclass
-class Options:
-    loss_type: str = field(default="dapo", metadata={"help": "of TRL"})
-parser = argparse.ArgumentParser()
-parser.add_argument("--epsilon", type=float, default=0.3)
-parser.add_argument("-n", "--num-iterations", type=int, default=2)
-parser.add_argument("--spg", type=int, required=True)
-args = parser.parse_args()
-uses = args.num_iterations
-(options,) = HfArgumentParser(Options).parse_args_into_dataclasses()
-GRPOConfig(epsilon=args.epsilon, num_iterations=uses, steps_per_generation=args.spg, loss_type=options.loss_type)
-"""
-
-
-def test_an_option_of_the_command_line_has_its_default_and_the_user_is_told(tmp_path):
-    (tmp_path / "train.py").write_text(ARGPARSE)
-    script = str(tmp_path / "train.py")
-    unread, default, *rest = examine([script])
-    assert unread.what.startswith("steps_per_generation: not a plain value in the script")
-    assert unread.cure == "give it too: bandpo doctor train.py steps_per_generation=..."
-    assert default.what == "epsilon=0.3, loss_type=dapo, num_iterations=2: the default of an option of the script"
-    assert default.cure.endswith("give it too: bandpo doctor train.py epsilon=...")
-    assert rest[0].what.startswith("with BandPOTrainer: Remove epsilon = 0.3")
-    default, uses, *_ = examine([script, "steps_per_generation=4", "epsilon=0.2", "loss_type=grpo"])
-    assert default.what == "num_iterations=2: the default of an option of the script"
-    assert uses.what.startswith("each answer is used twice, and a batch is spread over 8 optimizer steps")

@@ -34,9 +34,6 @@ Columns = Annotated[
     list[Any] | None, Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role.")
 ]
 Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
-Logs = Annotated[
-    list[Any] | None, Option(parser=pair, metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse.")
-]
 Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
 Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
@@ -102,7 +99,6 @@ def score(
     column: Columns = None,
     drop_incomplete: Drop = False,
     wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
-    inspect: Annotated[Path | None, Option(metavar="FOLDER", help="Write logs of inspect_ai, for its viewer.")] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -115,7 +111,6 @@ def score(
 
     score_and_show(
         results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete, wrong or 0,
-        inspect,
     )  # fmt: skip
 
 
@@ -125,7 +120,6 @@ def compare(
     b: Annotated[str, Result(metavar="B")],
     k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
-    log: Logs = None,
     step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
@@ -140,7 +134,7 @@ def compare(
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
     columns = _columns([a, b], column, drop_incomplete)
-    results = read_results([a, b], scorer, log or [], columns, drop_incomplete, step)
+    results = read_results([a, b], scorer, columns, drop_incomplete, step)
     pairs = [matched(*part) for part in apart(results) if len(part) == 2]
     if not pairs:
         raise UserError(
@@ -162,7 +156,6 @@ def table(
     ] = None,
     k: Annotated[int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")] = None,
     scorer: Scorer = None,
-    log: Logs = None,
     step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
@@ -183,7 +176,7 @@ def table(
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
-    parts = apart(read_results(results, scorer, log or [], columns, drop_incomplete, step))
+    parts = apart(read_results(results, scorer, columns, drop_incomplete, step))
     text = "\n".join(show(make_table(part, k)) for part in parts)
     if output is None or output.name == "-":
         print(text, end="")
@@ -216,13 +209,8 @@ def prepare(
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
     copies: Copies = None,
     template: Template = None,
-    tokenizer: Annotated[str | None, Option(metavar="MODEL", help="Model that counts a prompt's tokens.")] = None,
-    max_prompt_tokens: Annotated[
-        int | None, Option(parser=count, help="Drop prompts with more tokens, by --tokenizer. [default: 1024]")
-    ] = None,
     against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
     as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
-    size: Annotated[int | None, Option(parser=count, help="Use only the first rows.")] = None,
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
     answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
     answer_from: Annotated[
@@ -246,15 +234,13 @@ def prepare(
     from ..data.sources import find
 
     read = functools.partial(
-        find, prompt=prompt, answer=answer, config=config, split=split, size=size, evaluation=evaluation,
+        find, prompt=prompt, answer=answer, config=config, split=split, evaluation=evaluation,
         answer_from=answer_from, tidy=tidy,
     )  # fmt: skip
-    if max_prompt_tokens and not tokenizer:
-        raise UserError(f"--max-prompt-tokens {max_prompt_tokens} needs --tokenizer MODEL, which counts them")
     prepare(
         [source for name in names for source in read(name)],
         output,
-        Settings(template, tokenizer, max_prompt_tokens or 1024, tuple(against or ()), as_published, copies),
+        Settings(template, tuple(against or ()), as_published, copies),
         say=functools.partial(print, flush=True),
     )
     print(output / "report.md")

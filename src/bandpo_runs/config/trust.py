@@ -36,14 +36,14 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
 def check_mappings(trainer: Mapping[str, Any]) -> None:
     """Check the trainer's mappings. Raises UserError for a key or a value that is not in `ALLOWED`."""
     for key, allowed in ALLOWED.items():
-        for name, given in (trainer.get(key) or {}).items():
+        for name, value in (trainer.get(key) or {}).items():
             if name not in allowed:
                 raise UserError(
-                    f"trainer.{key}.{name} cannot be set, got {given!r}: it could load code"
+                    f"trainer.{key}.{name} cannot be set, got {value!r}: it could load code"
                     f"{nearest(str(name), list(allowed))}"
                 )
-            if allowed[name] and given not in allowed[name]:
-                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {given!r}")
+            if allowed[name] and value not in allowed[name]:
+                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {value!r}")
 
 
 def check_attention(config: Any) -> None:
@@ -80,8 +80,9 @@ def secret_in(node: Any, above: str = "") -> str | None:
     for key, value in node.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):
-            if found := secret_in(value, f"{name}."):
-                return found
+            inner = secret_in(value, f"{name}.")
+            if inner is not None:
+                return inner
         elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value)):
             return name
     return None
@@ -96,4 +97,4 @@ def blanked(node: Any) -> Any:
         }
     if isinstance(node, list):
         return [blanked(each) for each in node]
-    return _IN_TEXT.sub(lambda found: f"{found[1] or ''}***", node) if isinstance(node, str) else node
+    return _IN_TEXT.sub(lambda match: f"{match[1] or ''}***", node) if isinstance(node, str) else node

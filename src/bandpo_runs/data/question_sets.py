@@ -29,7 +29,7 @@ _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Hold the questions of one data set. `scorer`: the one that fits; `metadata`: how they were made, for eval.json."""
+    """Hold the questions of a data set. `scorer`: the one that fits; `metadata`: how they were made, for eval.json."""
 
     name: str
     questions: list[Question]
@@ -62,20 +62,20 @@ def read(
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
     if spec.startswith("reasoning-gym:"):
-        found = _task(spec, template_text(template, known=False))
+        question_set = _task(spec, template_text(template, is_listed=False))
     elif spec != "lab" and recipe != path and not recipe.is_file():
-        found = evaluation_set(spec, template=template, copies=copies)
+        question_set = evaluation_set(spec, template=template, copies=copies)
     elif template is not None:
         raise UserError(f"{spec} has a template of its own; --template is for other data, got {template!r}")
     elif spec == "lab":
-        found = _lab()
+        question_set = _lab()
     else:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
-        found = _held_out(
+        question_set = _held_out(
             build({key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}), spec
         )
-    questions = found.questions[:limit]
-    return replace(found, questions=questions if chat else list(map(_as_text, questions)))
+    questions = question_set.questions[:limit]
+    return replace(question_set, questions=questions if chat else list(map(_as_text, questions)))
 
 
 def _lab() -> QuestionSet:
@@ -137,11 +137,12 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
     Raises:
         UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
     """
-    found = find(name)
-    found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
-    if len(found) != 1:
-        raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
-    (source,) = found
+    sources = find(name)
+    sources = [source for source in sources if source.use == "evaluation"] if len(sources) > 1 else sources
+    if len(sources) != 1:
+        names = ", ".join(each.name for each in sources)
+        raise UserError(f"{name} is {len(sources)} evaluation sets ({names}); name one")
+    (source,) = sources
     text = template_text(template, source.name in SOURCES)
     read, where = open_source(source, copies)
     rows: list[tuple[Content, str, dict[str, Any]]] = []
@@ -174,25 +175,26 @@ def _distinct(
     name: str, rows: _Rows, scorer: str, metadata: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
 ) -> QuestionSet:
     """Keep each question once. A repeated one would count as independent in every interval."""
-    known: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
-        question = Question(name, len(known), content, str(answer), more)
+        question = Question(name, len(questions), content, str(answer), more)
         parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
-        if (size := sum(map(len, parts))) > LONGEST:
+        size = sum(map(len, parts))
+        if size > LONGEST:
             raise UserError(
-                f"{name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
+                f"{name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at most "
                 f"{LONGEST:,} are taken"
             )
-        repeated += question.id in known
-        first = known.setdefault(question.id, question)
+        repeated += question.id in questions
+        first = questions.setdefault(question.id, question)
         if first.answer != question.answer:
             raise UserError(
                 f"{name}: two answers, {first.answer!r} and {question.answer!r}, to the question {content!r:.200}"
             )
     return QuestionSet(
         name,
-        list(known.values()),
+        list(questions.values()),
         scorer,
         {**(metadata or {}), "repeated": repeated},
         [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -121,8 +120,6 @@ WHY = {
     "refused": "refused by the server",
     "error": "no answer from the server; the same bandpo eval tries them again",
 }
-OTHERS = ("math", "dapo-strict", "last-number", "exact")
-MOST = 2048  # samples that the other scorers grade
 
 
 def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
@@ -134,22 +131,11 @@ def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
             yield f"{kind}: {counted(len(failed), 'sample')}, {why}{example}"
 
 
-def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str | None:
-    """Say why no sample of a folder is right by `scorer`. All answers are empty, or other scorers find some."""
+def nothing_right(samples: Sequence[Sample], scorer: str) -> str:
+    """Say why no sample is right. All answers are empty, or the scorer reads another form than the model writes."""
     answers = [sample for sample in samples if sample.error is None]
-    if not any(sample.text.strip() for sample in answers):
-        cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
-        why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
-        return f"all {len(answers):,} answers are empty; {why}" if answers else None
-    metadata = read_metadata(folder)
-    by_key = {(question.data, question.prompt): question for question in read_questions(folder, metadata)}
-    chosen = answers[:: -(-len(answers) // MOST)]  # evenly spread
-    questions, thinking = [by_key[sample.key[:2]] for sample in chosen], thinking_in(metadata, answers)
-    right = dict.fromkeys((other for other in OTHERS if other != scorer), 0)
-    for other in right:
-        with contextlib.suppress(ValueError):  # no numbers to compare with, or math-verify is not installed
-            right[other] = sum(g.score == 1 for g in grader_of(other, {}, "", thinking)(chosen, questions))
-    best = max(right, key=right.__getitem__)
-    counts = ", ".join(f"{count:,} by {name}" for name, count in right.items())
-    cure = f"bandpo score {folder} --scorer {best}?" if right[best] else f"look at some in {folder / 'samples.jsonl'}"
-    return f"0 of {len(chosen):,} right by {scorer}, {counts}: {cure}"
+    if any(sample.text.strip() for sample in answers):
+        return f"0 of {len(answers):,} right by {scorer}: look at some (--wrong 5), or take another --scorer"
+    cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
+    why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
+    return f"all {len(answers):,} answers are empty; {why}" if answers else ""

