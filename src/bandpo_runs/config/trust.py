@@ -24,13 +24,43 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
     ),
     "transformers_continuous_batching_config": {},
     "generation_kwargs": dict.fromkeys(  # of transformers' GenerationConfig and vLLM's SamplingParams
-        ("temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "repetition_penalty", "presence_penalty",
-         "frequency_penalty", "length_penalty", "no_repeat_ngram_size", "suppress_tokens", "logit_bias", "bad_words",
-         "bad_words_ids", "allowed_token_ids", "eos_token_id", "pad_token_id", "bos_token_id", "min_length",
-         "min_new_tokens", "min_tokens", "max_new_tokens", "max_time", "stop", "stop_strings", "stop_token_ids",
-         "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "seed", "use_cache"), (),
+        (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "typical_p",
+            "do_sample",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "length_penalty",
+            "no_repeat_ngram_size",
+            "suppress_tokens",
+            "logit_bias",
+            "bad_words",
+            "bad_words_ids",
+            "allowed_token_ids",
+            "eos_token_id",
+            "pad_token_id",
+            "bos_token_id",
+            "min_length",
+            "min_new_tokens",
+            "min_tokens",
+            "max_new_tokens",
+            "max_time",
+            "stop",
+            "stop_strings",
+            "stop_token_ids",
+            "include_stop_str_in_output",
+            "ignore_eos",
+            "skip_special_tokens",
+            "seed",
+            "use_cache",
+        ),
+        (),
     ),
-}  # fmt: skip
+}
 
 
 def check_mappings(trainer: Mapping[str, Any]) -> None:
@@ -58,8 +88,15 @@ def check_attention(config: Any) -> None:
 
 
 # Settings with which a run sends its data, its weights or its log to other machines.
-_SENDING = ("push_to_hub", "hub_model_id", "report_to", "log_completions_hub_repo", "trackio_space_id",
-            "vllm_server_host", "vllm_server_base_url")  # fmt: skip
+_SENDING = (
+    "push_to_hub",
+    "hub_model_id",
+    "report_to",
+    "log_completions_hub_repo",
+    "trackio_space_id",
+    "vllm_server_host",
+    "vllm_server_base_url",
+)
 
 
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:

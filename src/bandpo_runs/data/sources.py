@@ -72,11 +72,17 @@ _KNOWN = (
     Source("aime25", "yentinglin/aime_2025", file="aime2025", data_source="aime_2025", rows=30, **_CONTEST),
     # The prefix of its key sends it to verl's math_dapo scorer.
     Source(
-        "amc23", "math-ai/amc23", problem="question", split="test", file="amc2023", data_source="aime_amc2023", rows=40,
+        "amc23",
+        "math-ai/amc23",
+        problem="question",
+        split="test",
+        file="amc2023",
+        data_source="aime_amc2023",
+        rows=40,
         **_CONTEST,
     ),
     Source("gsm8k-test", "openai/gsm8k", split="test", use="evaluation", rows=1_319, **_GSM8K),
-)  # fmt: skip
+)
 SOURCES = {source.name: source for source in _KNOWN}
 # Data sets that are prepared together; training rows are held against the evaluation sets among them.
 GROUPS = {

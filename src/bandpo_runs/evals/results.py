@@ -123,9 +123,12 @@ def read_results(
 
 
 def read_result(
-    text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False,
+    text: str,
+    scorer: str | None = None,
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
     step: int | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Read "PATH" or "LABEL=PATH". It is an evaluation folder, a file of answers, a folder of such, or a log.
 
     `scorer` is whose grades of the folder are read, or grades the answers of a file anew; `columns` and
@@ -179,9 +182,13 @@ def _of_files(
     source = files[0] if is_step else path
     name = _run_of(source).name if is_step else path.resolve().name if path.is_dir() else path.stem
     return Result(
-        label or repetition(name)[0], source, graded, by,
-        notes=tuple(dict.fromkeys(notes)), step=int(source.stem) if is_step else None,
-    )  # fmt: skip
+        label or repetition(name)[0],
+        source,
+        graded,
+        by,
+        notes=tuple(dict.fromkeys(notes)),
+        step=int(source.stem) if is_step else None,
+    )
 
 
 def apart(results: Sequence[Result]) -> list[list[Result]]:

@@ -28,9 +28,12 @@ _DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"
 _VARIABLE = rf"\$(\w+)|\$\{{(\w+)(?:\}}|:?[-=]{_DEFAULT})"
 _SUM = r"\$\(\((.{0,500}?)\)\)(?!\))"
 _OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-}  # fmt: skip
+}
 
 
 def script_text(path: Path, before: set[Path] | None = None) -> str:
