@@ -19,7 +19,7 @@ def requests(count=8, prompts=PROMPTS):
 
 
 def drawn(engine, wanted, sampling):
-    return {request.key: answer for request, answer in engine.draw(wanted, sampling)}
+    return {request.key: answer for request, answer in engine.generate(wanted, sampling)}
 
 
 def first_tokens(model, prompt, temperature=1.0):

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bandpo_runs import progress
 from bandpo_runs.cli import show_evals, show_training
-from bandpo_runs.evals import draw
+from bandpo_runs.evals import generate
 from bandpo_runs.progress import Progress, lines
 
 LONG = "round   7  reward 0.123  work 0.456  entropy 1.23  clip 0.45 %  tail share 12 %  and [brackets] " * 3
@@ -23,7 +23,7 @@ def test_a_long_line_that_is_piped_is_one_line():
 
 
 def test_commands_print_to_the_console_that_keeps_lines_whole():
-    assert show_training.console is show_evals.console is draw.console is progress.console
+    assert show_training.console is show_evals.console is generate.console is progress.console
 
 
 def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):

@@ -32,7 +32,7 @@ from typing import Any
 
 from bandpo_runs import toy
 from bandpo_runs.data import question_sets
-from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
+from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
 from bandpo_runs.provenance import source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.intervals import summarize
@@ -75,7 +75,7 @@ def served(model: str) -> Iterator[str]:
 
 
 def score_row(folder: Path) -> dict[str, Any]:
-    facts, (graded,) = read_facts(folder), read_graded(folder)
+    facts, (graded,) = read_metadata(folder), read_graded(folder)
     n, summary = facts["sampling"]["n"], summarize(graded)
     row = {"kind": "score", "case": folder.name, "backend": facts["backend"], "data": graded.data}
     row |= {"prompts": len(graded.score), "samples": n}
@@ -103,7 +103,7 @@ def same_row(a: Path, b: Path) -> dict[str, Any]:
     both = one.keys() & other.keys()
     same = sum(one[key] == other[key] for key in both)
     tokens = sum(other[key].tokens for key in both)
-    row = {"kind": "same samples", "case": f"{b.name} and {a.name}", "backend": read_facts(a)["backend"]}
+    row = {"kind": "same samples", "case": f"{b.name} and {a.name}", "backend": read_metadata(a)["backend"]}
     return row | {"samples": len(both), "mean": round(same / len(both), 4), "tokens": tokens}
 
 

@@ -136,7 +136,7 @@ MISTAKES = {
     "watch a= --once": "'a=' has no path behind its =; is a variable of the shell not set?",
     "watch gone --once": "gone: nothing to show; no log is at gone",
     "methods grpoo": "no method or rule is called 'grpoo', did you mean 'grpo'?",
-    "eval ./gone --data column.jsonl": "model './gone' does not exist; give a folder of weights, a run,",
+    "eval ./gone --data column.jsonl": "gone holds no model (config.json), run (run.json) or",
     "eval recipe.yaml --data column.jsonl": "model 'recipe.yaml' is a file; give a folder of weights, a run,",
     "data prepare column.jsonl -o new --split test": "--config and --split are for data sets of the hub, got",
     "score nice.jsonl --scorer reasoning-gym": "grades tasks that reasoning_gym made, and the data set 'answers' is",

@@ -68,15 +68,14 @@ RESUME = ["train", "scene=tail", "rounds=1", "output=run", "--resume"]
 READERS = {
     "run/run.json": [["report", "run"]],
     "run/config.yaml": [["report", "run"], RESUME],
-    "run/metrics.jsonl": [["report", "run"], ["table", "eval", "--log", "Made=run"]],
+    "run/metrics.jsonl": [["report", "run"]],
     "eval/eval.json": [["score", "eval"], ["compare", "eval", "other"], ["table", "eval"]],
     "eval/prompts.jsonl": [["score", "eval"], ["compare", "eval", "other"]],
     "eval/samples.jsonl": [["score", "eval"], ["table", "eval"]],
     "eval/grades-exact.jsonl": [["score", "eval"], ["table", "eval"]],
     "verl.jsonl": [["compare", "verl.jsonl", "verl.jsonl"], ["table", "verl.jsonl"]],
-    "log.jsonl": [["report", "log.jsonl"], ["doctor", "log.jsonl"], ["table", "eval", "--log", "Made=log.jsonl"]],
+    "log.jsonl": [["report", "log.jsonl"], ["doctor", "log.jsonl"]],
     "state/trainer_state.json": [
-        ["table", "eval", "--log", "Made=state/trainer_state.json"],
         ["doctor", "state/trainer_state.json"],
         ["report", "state"],
     ],

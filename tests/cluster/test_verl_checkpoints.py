@@ -16,7 +16,7 @@ from test_verl_control import ACTOR, CLIP, settings_of
 from transformers import AutoModelForCausalLM
 
 from bandpo_runs.cli import main
-from bandpo_runs.evals.folder import read_facts, read_samples
+from bandpo_runs.evals.folder import read_metadata, read_samples
 from bandpo_runs.evals.verl_checkpoints import whole_weights
 
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
@@ -89,7 +89,7 @@ def test_eval_draws_after_a_kill_and_merges_anew_what_has_changed(trained, capsy
     assert not (actor / "merged_by_bandpo").exists()
     assert main(command) == 0
     assert len(read_samples(Path("runs/eval/project/run-1"))) == 2
-    assert read_facts(Path("runs/eval/project/run-1"))["label"] == "project / run, step 1"
+    assert read_metadata(Path("runs/eval/project/run-1"))["label"] == "project / run, step 1"
     assert not [*actor.glob(".merge*")]
     part = actor / "model_world_size_2_rank_1.pt"
     weights = torch.load(part, weights_only=False)

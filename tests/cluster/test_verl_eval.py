@@ -13,7 +13,7 @@ import torch
 import verl_toy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo_runs.evals.folder import read_facts, read_graded, read_samples
+from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
 from bandpo_runs.training.validation import metrics
 
 QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
@@ -22,12 +22,12 @@ QUESTIONS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from bandpo_runs.evals import draw
+from bandpo_runs.evals import generate
 from bandpo_runs.evals.backends.base import Request
 from bandpo_runs.evals.backends.vllm import VLLM
 from bandpo_runs.cli import main
 from bandpo.errors import UserError
-from bandpo_runs.evals.folder import read_facts, read_questions, read_samples
+from bandpo_runs.evals.folder import read_metadata, read_questions, read_samples
 from bandpo_runs.evals.samples import Sampling, seed_of
 
 if __name__ == "__main__":
@@ -35,21 +35,21 @@ if __name__ == "__main__":
     # vLLM 0.28 takes back a seeded generator's last step when a prompt is cut in two, which one of the CPU cannot do.
     options = {"dtype": "float32", "max_model_len": 64, "enforce_eager": True, "enable_chunked_prefill": False}
     engine = VLLM(str(folder / "model"), **options)
-    draw.VLLM = lambda model, say: engine
+    generate.VLLM = lambda model: engine
     command = ["eval", str(folder / "model"), "--data", str(folder / "sums.jsonl"), "--max-tokens", "8", "-n", "6"]
     command += ["--scorer", "exact"]
     assert main([*command, "-o", str(folder / "out")]) == 0
 
     def texts(requests, sampling):
-        return {str(request.key): answer.text for request, answer in engine.draw(requests, sampling)}
+        return {str(request.key): answer.text for request, answer in engine.generate(requests, sampling)}
 
-    questions, sampling = read_questions(folder / "out", read_facts(folder / "out")), Sampling(n=6, max_tokens=8)
+    questions, sampling = read_questions(folder / "out", read_metadata(folder / "out")), Sampling(n=6, max_tokens=8)
     every = [Request((q.prompt, i), q.content, seed_of(0, q, i)) for q in questions for i in range(6)]
     alone = {}
     for request in every[::7]:
         alone |= texts([request], sampling)
     turned = texts(every[::-2], sampling)
-    left = engine.draw(every, sampling)
+    left = engine.generate(every, sampling)
     next(left)
     left.close()  # those that were running are of no interest any more
     again = texts(every[:3], sampling)
@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_command_line_takes_vllm_where_it_is_installed(folder):
-    facts = read_facts(folder / "out")
+    facts = read_metadata(folder / "out")
     assert (facts["backend"], facts["dtype"]) == ("vllm", "float32")
     (graded,) = read_graded(folder / "out")
     assert graded.score.shape == (6, 6)

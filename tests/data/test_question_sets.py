@@ -30,7 +30,7 @@ def write(path, rows):
 def test_questions_of_files(here):
     rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
     found = question_sets.read(write("sums.jsonl", rows))
-    assert (found.name, found.scorer, found.facts["repeated"]) == ("sums", "math", 1)
+    assert (found.name, found.scorer, found.metadata["repeated"]) == ("sums", "math", 1)
     assert found.warnings == ["sums: 1 repeated question left out"]
     assert [(q.prompt, q.content, q.answer) for q in found.questions] == [
         (0, [{"role": "user", "content": "1+1?"}], "2"),
@@ -55,7 +55,7 @@ def test_questions_of_a_reasoning_gym_task(here):
     spec = "reasoning-gym:chain_sum:min_terms=2:max_terms=2:min_digits=1:max_digits=1:size=30"
     found = question_sets.read(spec)
     assert (found.name, found.scorer) == ("chain_sum", "reasoning-gym")
-    assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.facts["repeated"]
+    assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.metadata["repeated"]
     assert found.questions == question_sets.read(spec).questions
     assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
     with pytest.raises(UserError, match="nested more than 100 deep"):
@@ -85,7 +85,7 @@ def test_questions_that_a_recipe_holds_out(here):
     gym = {"source": "reasoning_gym", "task": "chain_sum", "eval_size": 4}
     Path("gym.yaml").write_text(yaml.safe_dump({**node, "data": gym, "reward": "reasoning-gym"}))
     gym_set = question_sets.read("gym.yaml")
-    assert (gym_set.name, gym_set.scorer, gym_set.facts["items"]) == ("chain_sum", "reasoning-gym", 24)
+    assert (gym_set.name, gym_set.scorer, gym_set.metadata["items"]) == ("chain_sum", "reasoning-gym", 24)
     assert [q.more["item"] for q in gym_set.questions] == [20, 21, 22, 23]
 
 

@@ -41,12 +41,6 @@ def test_one_row_too_few_or_too_many_is_said(make, copies, count, said):
     assert outcome["aime2025"]["warnings"] == [f"aime25: {count} rows, expected 30"] * said
 
 
-def test_a_part_of_a_data_set_is_not_counted(make):
-    outcome, said = make("paper", columns={"size": 5})
-    assert [entry["read"] for entry in outcome.values()] == [5] * 5
-    assert not any("warning" in line for line in said)
-
-
 def test_the_recorded_table_is_what_official_notes_say():
     table = {name: (s.hub, s.config, s.split, s.rows, s.data_source, s.levels) for name, s in sources.SOURCES.items()}
     assert table == {

@@ -8,7 +8,7 @@ import pytest
 
 from bandpo.errors import UserError
 from bandpo_runs.data.questions import Question, fingerprint
-from bandpo_runs.evals.folder import Evaluation, read_facts, read_graded, read_questions, read_samples
+from bandpo_runs.evals.folder import Evaluation, read_graded, read_metadata, read_questions, read_samples
 from bandpo_runs.evals.samples import Sample, Sampling, seed_of
 from bandpo_runs.files.writing import Appender
 
@@ -294,7 +294,7 @@ def test_what_was_written_is_read_back(folder):
     rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
     assert read_samples(folder) == rows
     assert [{k: v for k, v in asdict(row).items() if v is not None} for row in rows] == lines(folder)
-    facts = read_facts(folder)
+    facts = read_metadata(folder)
     assert read_questions(folder, facts) == QUESTIONS
     assert facts["data"]["a"] == {"rows": 2, "sha256": fingerprint(QUESTIONS[:2])}
     assert facts["sampling"] == {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "max_tokens": 8, "seed": 0}

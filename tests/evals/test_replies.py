@@ -74,7 +74,7 @@ def test_the_bound_is_in_decoded_bytes_and_exact(headers, tokens, most):
         return 200, zlib.compress(content, wbits=31) if headers else content, headers
 
     with Fake(lambda body, count: reply(most if count < 3 else most + 1)) as fake:
-        answers = Server("m", fake.url, concurrency=1).draw(requests(3, ["a"]), Sampling(max_tokens=tokens))
+        answers = Server("m", fake.url, concurrency=1).generate(requests(3, ["a"]), Sampling(max_tokens=tokens))
         outcomes = [drawn.error for _, drawn in answers]
     assert sorted(map(str, outcomes))[:2] == ["None"] * 2
     assert sum(outcome is not None and "the rest was not read" in outcome for outcome in outcomes) == 1
@@ -87,7 +87,7 @@ def test_the_longest_answer_can_be_read_again():
 def test_a_redirect_takes_no_question_to_another_host():
     with Fake(lambda body, count: 200) as other:
         script = lambda body, count: (307, None, {"Location": f"{other.url}/completions"})  # noqa: E731
-        with Fake(script) as fake, pytest.raises(UserError, match=r": 307 a redirect to .*is the address right\?"):
+        with Fake(script) as fake, pytest.raises(UserError, match=": 307 a redirect to "):
             drawn(Server("m", fake.url), requests(1), Sampling())
         assert not other.asked
 

@@ -20,7 +20,7 @@ from serving import CHOICE, USAGE, Fake, chat, completion, drawn, first_tokens, 
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.base import Drawn, Request
+from bandpo_runs.evals.backends.base import Completion, Request
 from bandpo_runs.evals.backends.server import Server, read_reply
 from bandpo_runs.evals.samples import Sampling
 
@@ -90,7 +90,7 @@ def test_what_a_server_refuses_is_one_line(home, server):
         UserError, match=r"4\d\d .*top_k.*; sent with the prompt: .*top_k=-1, min_p=0.0, .*NAME=null leaves a"
     ):
         ask(str(home / "model"), server, {})
-    with pytest.raises(UserError, match=r"404 .*does it know the model .*, and does its address end in /v1\?"):
+    with pytest.raises(UserError, match=r"404 .*does its address end in /v1"):
         ask(str(home / "model"), server.removesuffix("/v1"))
 
 
@@ -120,15 +120,14 @@ def test_what_passes_is_tried_again(failure):
 
 
 FAILURES = {
-    "5xx": (500, {"retries": 1}, "http://localhost:[0-9]+/v1: 500 .*no.*; is it running, and is the address right?"),
-    "HTML": ((200, b"<html>hello</html>"), {}, "got '<html>.*is the address right?"),
-    "bad request": ((400, {"error": "odd"}), {}, "400 .*odd.*sent with the prompt: temperature=1.0, top_p=1.0, "
-                    "max_tokens=5, seed=0, top_k=-1, min_p=0.0, repetition_penalty=1.0. --body NAME=null leaves"),
-    "key": (401, {}, "set OPENAI_API_KEY to its key"),
-    "come back tomorrow": ((429, {"error": "later"}, {"retry-after": "86400"}), {"retries": 1},
-                           "429 .*later.*; it takes no more requests for now; the same command goes on later"),
+    "5xx": (500, {"retries": 1}, "http://localhost:[0-9]+/v1: 500 .*no"),
+    "HTML": ((200, b"<html>hello</html>"), {}, "got '<html>"),
+    "bad request": ((400, {"error": "odd"}), {}, "400 .*odd.*temperature=1.0, top_p=1.0, max_tokens=5, seed=0, "
+                    "top_k=-1, min_p=0.0, repetition_penalty=1.0. --body NAME=null"),
+    "key": (401, {}, "401 .*OPENAI_API_KEY"),
+    "come back tomorrow": ((429, {"error": "later"}, {"retry-after": "86400"}), {"retries": 1}, "429 .*later"),
     "slow": ("slow", {"timeout": 0.3, "retries": 0}, "no answer within 0.3 s; see --timeout"),
-    "gone": ("drop", {"retries": 0}, "v1: Connection error.*; is it running, and is the address right"),
+    "gone": ("drop", {"retries": 0}, "v1: Connection error"),
 }  # fmt: skip
 
 
@@ -136,7 +135,7 @@ FAILURES = {
 def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, options, message):
     given = []
     with Fake(lambda body, count: does) as fake, pytest.raises(UserError, match=message) as error:
-        given += Server("m", fake.url, **options).draw(requests(50), Sampling(max_tokens=5))
+        given += Server("m", fake.url, **options).generate(requests(50), Sampling(max_tokens=5))
     assert not given
     assert "\n" not in str(error.value)
     assert len(fake.asked) <= 3 * 2  # questions and tries
@@ -198,7 +197,7 @@ def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_it
     given = {}
     prompts = [f"question {i}" for i in range(200)]
     with Fake(script) as fake:
-        answers = Server("m", fake.url, retries=0, concurrency=3).draw(requests(1, prompts), Sampling())
+        answers = Server("m", fake.url, retries=0, concurrency=3).generate(requests(1, prompts), Sampling())
         with pytest.raises(UserError, match=r"503 .*; 5 questions failed in a row; the same command goes on"):
             given.update((request.key, answer) for request, answer in answers)
     assert sum(answer.error is None for answer in given.values()) == 20
@@ -232,7 +231,7 @@ def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     try:
         with Fake(script) as fake:
-            answers = Server("m", fake.url, concurrency=3).draw(requests(10), Sampling())
+            answers = Server("m", fake.url, concurrency=3).generate(requests(10), Sampling())
             with pytest.raises(KeyboardInterrupt):
                 list(answers)
     finally:
@@ -244,9 +243,7 @@ def test_the_body_adds_fields_and_takes_them_away():
         body = {**PLAIN, "max_tokens": None, "seed": None, "max_completion_tokens": 9}
         drawn(Server("m", fake.url, body=body), requests(1, ["a"]), Sampling())
     assert fake.asked == [{"model": "m", "prompt": "a", "temperature": 1, "top_p": 1, "max_completion_tokens": 9}]
-    with pytest.raises(
-        UserError, match="--body cannot set max_tokens, got 5; --max-tokens does, and null leaves it out"
-    ):
+    with pytest.raises(UserError, match="--body cannot set max_tokens, got 5; --max-tokens does"):
         Server("m", "http://localhost:1/v1", body={"max_tokens": 5})
 
 
@@ -266,7 +263,7 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
     with Fake(script) as fake:
         drawn(Server("m", fake.url, concurrency=3), requests(3), Sampling())
         assert most == 3
-        answers = Server("m", fake.url, concurrency=3).draw(requests(1000), Sampling())
+        answers = Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling())
         next(answers)
         next(answers)
         answers.close()
@@ -274,7 +271,7 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
         time.sleep(0.5)
         assert len(fake.asked) == asked < 100
     with Fake(lambda body, count: 200 if count < 4 else "stuck") as fake:
-        answers = Server("m", fake.url, concurrency=3).draw(requests(1000), Sampling())
+        answers = Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling())
         next(answers)
         next(answers)
         answers.close()
@@ -311,21 +308,21 @@ def test_a_reply_without_an_answer_is_an_error(case):
 
 def test_what_a_server_may_leave_out_or_add():
     body = {"choices": [{"text": "a", "finish_reason": None, "logprobs": [1]}], "more": {"of": "it"}}
-    assert read(body) == Drawn("a", None, "stop")
-    assert read({"choices": [{"message": {}}], "error": None}) == Drawn("", None, "stop")
+    assert read(body) == Completion("a", None, "stop")
+    assert read({"choices": [{"message": {}}], "error": None}) == Completion("", None, "stop")
     for tokens in (None, "2", -2, 2.0, True, math.nan, 10**12):
         assert read(completion(usage={"completion_tokens": tokens})).tokens is None
     for said in ("stop", "length", "content_filter"):
-        assert read(completion(choices=[CHOICE | {"finish_reason": said}])) == Drawn("a", 2, said)
+        assert read(completion(choices=[CHOICE | {"finish_reason": said}])) == Completion("a", 2, said)
 
 
 def test_reasoning_is_kept_apart_from_the_answer():
     for name in ("reasoning", "reasoning_content"):
-        assert read(chat({"content": None, name: "so 4"})) == Drawn("", 2, "stop", "so 4")
-        assert read(chat({"content": "4", name: ""})) == Drawn("4", 2, "stop")
-    assert read(chat({"content": "4", "reasoning": {"effort": 1}})) == Drawn("4", 2, "stop")
+        assert read(chat({"content": None, name: "so 4"})) == Completion("", 2, "stop", "so 4")
+        assert read(chat({"content": "4", name: ""})) == Completion("4", 2, "stop")
+    assert read(chat({"content": "4", "reasoning": {"effort": 1}})) == Completion("4", 2, "stop")
     magistral = [{"type": "thinking", "thinking": [{"type": "text", "text": "so 4"}]}, {"type": "text", "text": "4"}]
-    assert read(chat({"content": magistral})) == Drawn("4", 2, "stop")
+    assert read(chat({"content": magistral})) == Completion("4", 2, "stop")
 
 
 WORDS = ["choices", "message", "content", "text", "usage", "completion_tokens", "finish_reason", "reasoning", "type"]

@@ -64,7 +64,7 @@ def nucleus(p):
 def test_answers_are_drawn_from_the_models_own_probabilities(engine, sampling, chances, monkeypatch):
     monkeypatch.setattr(engine, "batch", 500)
     count = 3000
-    answers = [answer for _, answer in engine.draw(requests(count, ["a b ="]), sampling)]
+    answers = [answer for _, answer in engine.generate(requests(count, ["a b ="]), sampling)]
     expected = count * chances(first_tokens(engine.model, "a b ="))
     words = Counter(answer.text if answer.finish == "length" else "<end>" for answer in answers)
     letters = {symbol: i for i, symbol in enumerate(toy.SYMBOLS)}
@@ -155,7 +155,7 @@ def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeyp
     monkeypatch.setattr(engine, "tokenizer", toy.tokenizer())
     with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
         drawn(engine, chat, sampling)
-    with pytest.raises(UserError, match="finds no token in ''"):
+    with pytest.raises(UserError, match="makes no token of ''"):
         drawn(engine, [Request(0, "", 0)], sampling)
 
 

@@ -101,7 +101,7 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
 
     def sums():
         run = config.build(node)
-        return data_rows.checksums(run, data_rows.read_rows(run)[0])
+        return data_rows.checksums(run.data, data_rows.read_rows(run)[0])
 
     before = sums()
     assert before == sums()
@@ -115,7 +115,7 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
         check_same_data(tmp_path / "run", sums(), changed=False)
     (tmp_path / "run" / "run.json").write_text(json.dumps(info))
     lab = config.build({"scene": "storm", "output": str(tmp_path / "run")})
-    assert data_rows.checksums(lab, data_rows.read_rows(lab)[0]) == {}
+    assert data_rows.checksums(lab.data, data_rows.read_rows(lab)[0]) == {}
     assert check_same_data(tmp_path / "run", {}, changed=False) is None  # there is nothing that could have changed
 
 

@@ -33,10 +33,6 @@ Columns = Annotated[
     Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role."),
 ]
 Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
-Logs = Annotated[
-    list[Any] | None,
-    Option(parser=pair, metavar="LABEL=PATH", help="Log of LABEL's run, to look for a collapse."),
-]
 Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
 Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
 
@@ -81,14 +77,14 @@ def evaluate(
     The key of a server is $OPENAI_API_KEY. In --body, null leaves a field out: top_k=null,max_completion_tokens=4096.
     """
     from ..data.question_sets import read
-    from ..evals import draw
+    from ..evals import generate
     from .show_evals import score_and_show
 
-    folder = draw.evaluate(
+    folder = generate.evaluate(
         model,
         data or [],
-        draw.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
-        draw.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
+        generate.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
+        generate.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
         read=functools.partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
         output=output,
         scorer=scorer,
@@ -107,7 +103,6 @@ def score(
     column: Columns = None,
     drop_incomplete: Drop = False,
     wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
-    inspect: Annotated[Path | None, Option(metavar="FOLDER", help="Write logs of inspect_ai, for its viewer.")] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -119,15 +114,8 @@ def score(
     from .show_evals import score_and_show
 
     score_and_show(
-        results,
-        scorer,
-        k or [],
-        as_json,
-        _columns(results, column, drop_incomplete),
-        drop_incomplete,
-        wrong or 0,
-        inspect,
-    )
+        results, scorer, k or [], as_json, _columns(results, column, drop_incomplete), drop_incomplete, wrong or 0,
+    )  # fmt: skip
 
 
 @app.command(epilog=COLUMNS)
@@ -136,7 +124,6 @@ def compare(
     b: Annotated[str, Result(metavar="B")],
     k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
-    log: Logs = None,
     step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
@@ -150,7 +137,8 @@ def compare(
     from ..evals.results import apart, read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
 
-    results = read_results([a, b], scorer, log or [], _columns([a, b], column, drop_incomplete), drop_incomplete, step)
+    columns = _columns([a, b], column, drop_incomplete)
+    results = read_results([a, b], scorer, columns, drop_incomplete, step)
     pairs = [matched(*part) for part in apart(results) if len(part) == 2]
     if not pairs:
         raise UserError(
@@ -177,7 +165,6 @@ def table(
     ] = None,
     k: Annotated[int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")] = None,
     scorer: Scorer = None,
-    log: Logs = None,
     step: Step = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
@@ -205,16 +192,8 @@ def table(
     ):
         raise UserError(f"--output must be Markdown (.md) or LaTeX (.tex), got {output}")
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
-    parts = apart(
-        read_results(
-            results,
-            scorer,
-            log or [],
-            _columns(results, column, drop_incomplete),
-            drop_incomplete,
-            step,
-        )
-    )
+    columns = _columns(results, column, drop_incomplete)
+    parts = apart(read_results(results, scorer, columns, drop_incomplete, step))
     text = "\n".join(show(make_table(part, k)) for part in parts)
     if output is None or output.name == "-":
         print(text, end="")
@@ -247,14 +226,8 @@ def prepare(
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
     copies: Copies = None,
     template: Template = None,
-    tokenizer: Annotated[str | None, Option(metavar="MODEL", help="Model that counts a prompt's tokens.")] = None,
-    max_prompt_tokens: Annotated[
-        int | None,
-        Option(parser=count, help="Drop prompts with more tokens, by --tokenizer. [default: 1024]"),
-    ] = None,
     against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
     as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
-    size: Annotated[int | None, Option(parser=count, help="Use only the first rows.")] = None,
     prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
     answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
     answer_from: Annotated[
@@ -283,29 +256,13 @@ def prepare(
     from ..data.sources import find
 
     read = functools.partial(
-        find,
-        prompt=prompt,
-        answer=answer,
-        config=config,
-        split=split,
-        size=size,
-        evaluation=evaluation,
-        answer_from=answer_from,
-        tidy=tidy,
-    )
-    if max_prompt_tokens and not tokenizer:
-        raise UserError(f"--max-prompt-tokens {max_prompt_tokens} needs --tokenizer MODEL, which counts them")
+        find, prompt=prompt, answer=answer, config=config, split=split, evaluation=evaluation,
+        answer_from=answer_from, tidy=tidy,
+    )  # fmt: skip
     prepare(
         [source for name in names for source in read(name)],
         output,
-        Settings(
-            template,
-            tokenizer,
-            max_prompt_tokens or 1024,
-            tuple(against or ()),
-            as_published,
-            copies,
-        ),
+        Settings(template, tuple(against or ()), as_published, copies),
         say=functools.partial(print, flush=True),
     )
     print(output / "report.md")

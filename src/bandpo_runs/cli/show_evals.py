@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,19 +31,12 @@ Summary = dict[str, Any]
 
 
 def score_and_show(
-    texts: Sequence[str],
-    scorer: str | None = None,
-    ks: Sequence[int] = (),
-    as_json: bool = False,
-    columns: Columns | None = None,
-    drop_incomplete: bool = False,
-    wrong: int = 0,
-    inspect: Path | None = None,
-) -> None:
+    texts: Sequence[str], scorer: str | None = None, ks: Sequence[int] = (), as_json: bool = False,
+    columns: Columns | None = None, drop_incomplete: bool = False, wrong: int = 0,
+) -> None:  # fmt: skip
     """Grade what is not graded, and print the numbers of each evaluation."""
     check_different(split_label(text)[1] for text in texts)
     results: list[tuple[Result, list[Summary]]] = []
-    written: list[Path] = []
     for text in texts:
         _, path = split_label(text)
         by = grade_folder(path, scorer) if path.is_dir() and not files_at(path) else scorer
@@ -53,12 +45,6 @@ def score_and_show(
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
         results += [(part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])]
-        if inspect is not None:
-            if not is_ours(result.source):
-                raise UserError(f"--inspect writes a folder of bandpo eval, which has all answers; got {result.source}")
-            from ..evals.inspect_log import write_inspect
-
-            written += write_inspect(result.source, inspect, result.scorer, ks)
     if as_json:
         print(
             json.dumps(
@@ -82,7 +68,7 @@ def score_and_show(
         samples = read_samples(result.source) if is_ours(result.source) else []
         remarks = [*(f"{note}." for note in result.notes), *unanswered(samples)]
         if samples and not any(graded.score.any() for graded in result.graded):
-            remarks += [nothing_right(result.source, samples, result.scorer) or ""]
+            remarks += [nothing_right(samples, result.scorer)]
         elif samples or scorer:  # and no column of a file, whose grades may come from elsewhere
             remarks += _unread(result, summaries, Counter(sample.data for sample in samples if sample.error))
         for line in filter(None, remarks):
@@ -94,8 +80,6 @@ def score_and_show(
                 f"\n{row['data']}, sample {row['sample']}: {row['question']}\n  right: {row['right']}; {read}",
                 soft_wrap=True,
             )
-    for path in written:
-        print(path)
 
 
 def _wrong(result: Result, most: int) -> list[Summary]:

@@ -265,8 +265,8 @@ def build(node: Mapping[str, Any]) -> RunConfig:
     named = rule_of(node)
     rule = named.without_average if isinstance(named, Method) else named
     node = {"label": label_of_objective(rule), **node, "trust_region": short_node(rule)}
-    if isinstance(settings := node.get("trainer"), Mapping):
-        node["trainer"] = _check_trainer(settings)
+    if isinstance(node.get("trainer"), Mapping):
+        node["trainer"] = _check_trainer(node["trainer"])
     config = _validated(RunConfig, node)
     config._method = named.name if isinstance(named, Method) else None
     _ = config.steps_per_round, config.prompts_per_round
@@ -323,22 +323,23 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    if (secret := secret_in(settings)) is not None:
+    secret = secret_in(settings)
+    if secret is not None:
         raise UserError(
             f"trainer.{secret} looks like a secret, which the run's files would hold; remove it, and log in with "
             "`hf auth login` or set HF_TOKEN (for a server: ~/.netrc)"
         )
-    model, given = _trainer(), {}
+    model, renamed = _trainer(), {}
     for key, value in settings.items():
         if key in RESERVED:
             raise UserError(f"trainer.{key} is set by {RESERVED[key]}; remove it")
         if key in FIXED:
             raise UserError(f"trainer.{key} cannot be set, got {value!r}: {FIXED[key]}; leave it out")
         is_no = value is False and str(key).endswith("_strategy")  # YAML takes "no" for a truth value
-        given[key if key in model.model_fields else FORMERLY.get(key, key)] = "no" if is_no else value
-    checked = _validated(model, given, "trainer.").model_dump(exclude_unset=True)
-    if (rate := checked.get("learning_rate") or 0.0) < 0:
-        raise UserError(f"trainer.learning_rate must be 0 or larger, got {rate!r}")
+        renamed[key if key in model.model_fields else FORMERLY.get(key, key)] = "no" if is_no else value
+    checked = _validated(model, renamed, "trainer.").model_dump(exclude_unset=True)
+    if (checked.get("learning_rate") or 0.0) < 0:
+        raise UserError(f"trainer.learning_rate must be 0 or larger, got {checked['learning_rate']!r}")
     check_mappings(checked)
     return checked
 

@@ -24,26 +24,56 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
     ),
     "transformers_continuous_batching_config": {},
     "generation_kwargs": dict.fromkeys(  # of transformers' GenerationConfig and vLLM's SamplingParams
-        ("temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "repetition_penalty", "presence_penalty",
-         "frequency_penalty", "length_penalty", "no_repeat_ngram_size", "suppress_tokens", "logit_bias", "bad_words",
-         "bad_words_ids", "allowed_token_ids", "eos_token_id", "pad_token_id", "bos_token_id", "min_length",
-         "min_new_tokens", "min_tokens", "max_new_tokens", "max_time", "stop", "stop_strings", "stop_token_ids",
-         "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "seed", "use_cache"), (),
+        (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "typical_p",
+            "do_sample",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "length_penalty",
+            "no_repeat_ngram_size",
+            "suppress_tokens",
+            "logit_bias",
+            "bad_words",
+            "bad_words_ids",
+            "allowed_token_ids",
+            "eos_token_id",
+            "pad_token_id",
+            "bos_token_id",
+            "min_length",
+            "min_new_tokens",
+            "min_tokens",
+            "max_new_tokens",
+            "max_time",
+            "stop",
+            "stop_strings",
+            "stop_token_ids",
+            "include_stop_str_in_output",
+            "ignore_eos",
+            "skip_special_tokens",
+            "seed",
+            "use_cache",
+        ),
+        (),
     ),
-}  # fmt: skip
+}
 
 
 def check_mappings(trainer: Mapping[str, Any]) -> None:
     """Check the trainer's mappings. Raises UserError for a key or a value that is not in `ALLOWED`."""
     for key, allowed in ALLOWED.items():
-        for name, given in (trainer.get(key) or {}).items():
+        for name, value in (trainer.get(key) or {}).items():
             if name not in allowed:
                 raise UserError(
-                    f"trainer.{key}.{name} cannot be set, got {given!r}: it could load code"
+                    f"trainer.{key}.{name} cannot be set, got {value!r}: it could load code"
                     f"{nearest(str(name), list(allowed))}"
                 )
-            if allowed[name] and given not in allowed[name]:
-                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {given!r}")
+            if allowed[name] and value not in allowed[name]:
+                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {value!r}")
 
 
 def check_attention(config: Any) -> None:
@@ -58,8 +88,15 @@ def check_attention(config: Any) -> None:
 
 
 # Settings with which a run sends its data, its weights or its log to other machines.
-_SENDING = ("push_to_hub", "hub_model_id", "report_to", "log_completions_hub_repo", "trackio_space_id",
-            "vllm_server_host", "vllm_server_base_url")  # fmt: skip
+_SENDING = (
+    "push_to_hub",
+    "hub_model_id",
+    "report_to",
+    "log_completions_hub_repo",
+    "trackio_space_id",
+    "vllm_server_host",
+    "vllm_server_base_url",
+)
 
 
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:
@@ -80,8 +117,9 @@ def secret_in(node: Any, above: str = "") -> str | None:
     for key, value in node.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):
-            if found := secret_in(value, f"{name}."):
-                return found
+            inner = secret_in(value, f"{name}.")
+            if inner is not None:
+                return inner
         elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value)):
             return name
     return None
@@ -96,4 +134,4 @@ def blanked(node: Any) -> Any:
         }
     if isinstance(node, list):
         return [blanked(each) for each in node]
-    return _IN_TEXT.sub(lambda found: f"{found[1] or ''}***", node) if isinstance(node, str) else node
+    return _IN_TEXT.sub(lambda match: f"{match[1] or ''}***", node) if isinstance(node, str) else node

@@ -81,7 +81,8 @@ def unusual(text: str) -> tuple[str, str]:
             "answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits",
             format(round(number, max(0, 11 - number.adjusted())).normalize(), "f"),
         )
-    if match := _IN_UNITS.fullmatch(text):
+    match = _IN_UNITS.fullmatch(text)
+    if match:
         return "answer has its unit in brackets, as 350 (g); --tidy-answers takes that off", match[1]
     if _TIME.fullmatch(text):
         return "answer is a time or a ratio, compared part by part; ask for its form in the prompt", text

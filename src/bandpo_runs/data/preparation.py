@@ -1,7 +1,7 @@
 """Make the files of `bandpo data prepare`. Every change to a published data set is counted.
 
-A file is made in one pass (`collect`: what is read, corrected, and dropped for which reason), cut to the longest
-prompt, and put into its place in one step. Its account lies in the Parquet file itself, and `report.md` is written from
+A file is made in one pass (`collect`: what is read, corrected, and dropped for which reason), and put into its place in
+one step. Its account lies in the Parquet file itself, and `report.md` is written from
 the accounts of all files in the folder.
 
 One schema serves both trainers: verl reads `data_source`, `prompt`, `ability`, `reward_model` and `extra_info`; TRL
@@ -29,7 +29,7 @@ from ..files.writing import check_own, write_atomically
 from ..progress import Progress, lines
 from .golds import unusual
 from .leaks import Leaks, same_text
-from .problems import Messages, Problem, messages_of, problem_of, quoted, template_text, without_looks
+from .problems import Problem, messages_of, problem_of, quoted, template_text, without_looks
 from .question_sets import evaluation_set
 from .readers import Rows, file_hash, open_source, value_at
 from .sources import SOURCES, Source, warnings_of
@@ -44,16 +44,12 @@ class Settings:
 
     Attributes:
         template: the text around a problem: by name, or a text with {prompt} in it; None: see `template_text`.
-        tokenizer: a model's name or folder; its chat template counts the tokens of a prompt. None: no limit.
-        max_prompt_tokens: training rows with longer prompts are dropped.
         against: evaluation sets that training rows must not hold: names, or files.
         as_published: answers, duplicates and leaks stay as they are published; they are counted all the same.
         copies: folder with copies of the hub's data sets, to be read instead of the hub.
     """
 
     template: str | None = None
-    tokenizer: str | None = None
-    max_prompt_tokens: int = 1024
     against: tuple[str, ...] = ()
     as_published: bool = False
     copies: Path | None = None
@@ -73,11 +69,9 @@ def prepare(
     """
     settings = settings or Settings()
     names = [source.file for source in sources]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(
-            f"two of the data sets would be written to {twice}.parquet; prepare them into different folders"
-        )
-    count = token_counter(settings.tokenizer) if settings.tokenizer else lambda prompt: 0
+    if len(set(names)) < len(names):
+        twice = max(names, key=names.count)
+        raise UserError(f"two data sets would be written to {twice}.parquet; prepare them into different folders")
     done: dict[str, dict[str, Any]] = {}
     against = {name: name for name in settings.against}
     leaks, earlier = Leaks([]), Earlier()
@@ -87,7 +81,7 @@ def prepare(
             path = output / f"{source.file}.parquet"
             if source.use == "train" and not earlier:
                 leaks = _leaks(against, settings.copies, say)
-            done[source.file] = _make(path, source, settings, leaks, earlier, count, say)
+            done[source.file] = _make(path, source, settings, leaks, earlier, say)
             if source.use == "evaluation":
                 against[source.name] = str(path)
         accounts = {path: account_of(path) for path in sorted(output.glob("*.parquet"))}
@@ -100,10 +94,10 @@ def _leaks(against: Mapping[str, str], copies: Path | None, say: _Say) -> Leaks:
     """Read the evaluation sets of these names."""
     sets: list[tuple[str, list[str]]] = []
     for name, place in against.items():
-        found = evaluation_set(place, template="plain", copies=copies)
-        for warning in found.warnings:
+        held_out = evaluation_set(place, template="plain", copies=copies)
+        for warning in held_out.warnings:
             say(f"warning: {warning}")
-        contents = [question.content for question in found.questions]
+        contents = [question.content for question in held_out.questions]
         sets.append((name, [text if isinstance(text, str) else text[-1]["content"] for text in contents]))
     if not sets:
         say("training rows are not held against evaluation sets; --against aime24,aime25,amc23 does that")
@@ -116,7 +110,6 @@ def _make(
     settings: Settings,
     leaks: Leaks,
     earlier: Earlier,
-    count: Callable[[Messages], int],
     say: _Say,
 ) -> dict[str, Any]:
     """Make one file, whole or not at all, and return its account. The problems of a training file go to `earlier`."""
@@ -128,25 +121,15 @@ def _make(
     problems, findings = collect(source, rows, leaks, earlier, as_published=settings.as_published)
     prepared, stays = [], source.use == "evaluation"
     for problem in problems:
-        row = _prepared(source, problem, template)
-        if (tokens := count(row["prompt"])) > settings.max_prompt_tokens:
-            findings.note(
-                findings.kept_though if stays else findings.dropped,
-                f"prompt longer than {settings.max_prompt_tokens} tokens",
-                problem,
-                f"tokens {tokens}",
-            )
-            if not stays:
-                continue
-        prepared.append(row)
+        prepared.append(_prepared(source, problem, template))
         if not stays:
-            earlier.setdefault(same_text(problem.asked), (problem.answer, source.name))
+            earlier.setdefault(same_text(problem.full_text), (problem.answer, source.name))
     if not prepared:
         why = "; ".join([_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())])
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
-    found = findings.dropped + findings.kept_though
-    warnings = warnings_of(source, findings.read, found)
-    checked = {f"rows with a problem of {name}": found[f"holds a problem of {name}"] for name in leaks.names}
+    faults = findings.dropped + findings.kept_though
+    warnings = warnings_of(source, findings.read, faults)
+    checked = {f"rows with a problem of {name}": faults[f"holds a problem of {name}"] for name in leaks.names}
     account = {
         "rows": len(prepared),
         **vars(findings),
@@ -204,7 +187,7 @@ def collect(
     """
     findings = Findings(stays=source.use == "evaluation" or as_published)
     first: dict[str, Problem | str] = {}  # by text: its first problem, or why none of them is kept
-    kept: dict[int, Problem] = {}
+    selected: dict[int, Problem] = {}
     for index, row in enumerate(_counted(rows, source.name)):
         findings.read = index + 1
         if source.levels is not None and row.get("level") not in range(source.levels[0], source.levels[1] + 1):
@@ -222,29 +205,30 @@ def collect(
         if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
             more = f"answer {quoted(problem.answer)}"
             findings.note(findings.kept_though, "answer is not an integer", problem, more)
-        if doubt := unusual(problem.answer)[0]:
+        doubt = unusual(problem.answer)[0]
+        if doubt:
             findings.note(findings.kept_though, doubt, problem, f"answer {quoted(problem.answer)}")
-        text = same_text(problem.asked)
+        text = same_text(problem.full_text)
         what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
         if what is not None:
             findings.fault(what, problem, more)
         if findings.stays or what is None:
-            kept[index] = problem
+            selected[index] = problem
             first.setdefault(text, problem)
             continue
         other = first.get(text)
         if what == _CONTRADICTION and isinstance(other, Problem):  # nobody here can say which answer is right
             findings.fault(what, other, f"answer {quoted(other.answer)}")
-            del kept[other.index]
+            del selected[other.index]
         if what != "duplicate":
             first[text] = what
-    return list(kept.values()), findings
+    return list(selected.values()), findings
 
 
 def _objection(
     problem: Problem, leaks: Leaks, earlier: tuple[str, str] | None, same: Problem | str | None
 ) -> tuple[str | None, str]:
-    """Say what speaks against a row, with an example. `same` is known of rows with the same text."""
+    """Say what speaks against a row, with an example. `same` says what became of rows with the same text."""
     answer = f"answer {quoted(problem.answer)}"
     if earlier is not None:
         return f"same problem as in {earlier[1]}", f"{answer}, there {quoted(earlier[0])}"
@@ -255,8 +239,9 @@ def _objection(
             "duplicate" if without_looks(same.answer) == without_looks(problem.answer) else _CONTRADICTION,
             f"{answer}, of row {same.index}",
         )
-    texts = dict.fromkeys([problem.text, problem.asked])
-    if leak := next(filter(None, map(leaks.find, texts)), None):
+    texts = dict.fromkeys([problem.text, problem.full_text])
+    leak = next(filter(None, map(leaks.find, texts)), None)
+    if leak is not None:
         return (
             f"holds a problem of {leak.name}",
             f"evaluation row {leak.row}, share {leak.share:.2f}, holds {quoted(leak.problem)}",
@@ -270,19 +255,6 @@ def _counted(rows: Rows, title: str) -> Iterator[dict[str, Any]]:
         for count, row in enumerate(rows):
             progress.update(count)
             yield row
-
-
-def token_counter(name: str) -> Callable[[Messages], int]:
-    """Return a counter of prompt tokens. It uses the chat template, as verl and TRL do."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:
-        raise UserError(f"--tokenizer {name} cannot be loaded: {' '.join(str(error).split())}") from error
-    if not tokenizer.chat_template:
-        raise UserError(f"--tokenizer {name} has no chat template, so prompts have no length; name the model to train")
-    return lambda prompt: len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
 
 
 SCHEMA = pyarrow.schema(

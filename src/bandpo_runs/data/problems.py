@@ -26,13 +26,13 @@ TEMPLATES = {
 }
 
 
-def template_text(template: str | None, known: bool) -> str:
-    """Return the text of a template. It is given by name or as the text; a known data set has the paper's by default.
+def template_text(template: str | None, is_listed: bool) -> str:
+    """Return the text of a template. It is given by name or as the text; a listed data set has the paper's by default.
 
     Raises:
         UserError: neither a known name nor a text with {prompt} in it.
     """
-    template = template or ("paper" if known else "plain")
+    template = template or ("paper" if is_listed else "plain")
     if template not in TEMPLATES and "{prompt}" not in template:
         raise UserError(
             f"template must be one of {sorted(TEMPLATES)} or a text with {{prompt}} in it, got {template!r}"
@@ -69,10 +69,10 @@ class Problem:
         return self.answer != "" and self.text.strip() != ""
 
     @property
-    def asked(self) -> str:
+    def full_text(self) -> str:
         """Return the problem, or all that the user says where that is several messages."""
-        said = [each["content"] for each in self.messages or () if each["role"] == "user"]
-        return self.text if len(said) < 2 else "\n".join(said)
+        texts = [each["content"] for each in self.messages or () if each["role"] == "user"]
+        return self.text if len(texts) < 2 else "\n".join(texts)
 
 
 def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bool = False) -> Problem:
@@ -92,16 +92,17 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
             )
     value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, str]] = []
-    if isinstance(value, str) and are_messages(found := unpack(value)):  # a cell of CSV
-        value = found
+    unpacked = unpack(value) if isinstance(value, str) else None
+    if are_messages(unpacked):  # in a cell of CSV
+        value = unpacked
         changes.append(("messages read out of text", ""))
     if are_messages(value):
         messages = [{key: each[key] for key in ("role", "content")} for each in value]
-        asked = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
-        if behind := messages[asked:] if asked else []:
-            changes.append(("messages behind the last user message taken off", quoted(behind[0]["content"])))
-            messages = messages[:asked]
-        value = messages[-1]["content"] if asked else ""
+        length = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
+        if 0 < length < len(messages):
+            changes.append(("messages behind the last user message taken off", quoted(messages[length]["content"])))
+            messages = messages[:length]
+        value = messages[-1]["content"] if length else ""
     elif not isinstance(value, str | None):
         raise UserError(
             f"{source.name}: row {index + 1}: {source.problem!r} must be text or messages, got {value!r:.60}"
@@ -113,8 +114,8 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
         if source.integers:
             answer, more = corrected(answer, padded=padded)
             done = [*done, *more]
-        if source.tidy and (tidy := unusual(answer)[1]) != answer:
-            answer, done = tidy, [*done, "float rounded, or unit in brackets taken off"]
+        if source.tidy and unusual(answer)[1] != answer:
+            answer, done = unusual(answer)[1], [*done, "float rounded, or unit in brackets taken off"]
         changes += [(change, f"was {quoted(gold)}, now {quoted(answer)}") for change in done]
     except ValueError as error:
         answer, fault = "", str(error)

@@ -12,7 +12,7 @@ from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 
 from .. import toy
-from ..config.recipe import RunConfig, build, read_recipe, setting
+from ..config.recipe import DataConfig, RunConfig, build, read_recipe, setting
 from .problems import messages_of, problem_of, template_text
 from .questions import Content, Question
 from .readers import open_source, reasoning_gym_items, value_at
@@ -29,12 +29,12 @@ _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Hold the questions of one data set. `scorer`: the one that fits; `facts`: how they were made, for eval.json."""
+    """Hold the questions of a data set. `scorer`: the one that fits; `metadata`: how they were made, for eval.json."""
 
     name: str
     questions: list[Question]
     scorer: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
 
@@ -62,20 +62,20 @@ def read(
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
     if spec.startswith("reasoning-gym:"):
-        found = _task(spec, template_text(template, known=False))
+        question_set = _task(spec, template_text(template, is_listed=False))
     elif spec != "lab" and recipe != path and not recipe.is_file():
-        found = evaluation_set(spec, template=template, copies=copies)
+        question_set = evaluation_set(spec, template=template, copies=copies)
     elif template is not None:
         raise UserError(f"{spec} has a template of its own; --template is for other data, got {template!r}")
     elif spec == "lab":
-        found = _lab()
+        question_set = _lab()
     else:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
-        found = _held_out(
+        question_set = _held_out(
             build({key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}), spec
         )
-    questions = found.questions[:limit]
-    return replace(found, questions=questions if chat else list(map(_as_text, questions)))
+    questions = question_set.questions[:limit]
+    return replace(question_set, questions=questions if chat else list(map(_as_text, questions)))
 
 
 def _lab() -> QuestionSet:
@@ -110,16 +110,16 @@ def _held_out(config: RunConfig, name: str) -> QuestionSet:
     rows: list[Any] = [
         (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}) for row in held_out.to_list()
     ]
-    facts: dict[str, Any] = {"path": data.path}
+    metadata: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
         size = data.size or config.rounds * config.prompts_per_round + data.eval_size
-        facts = {"task": data.task, "options": data.options, "items": size}
-    return _distinct(held_out_name(config), rows, config.reward, facts)
+        metadata = {"task": data.task, "options": data.options, "items": size}
+    return _distinct(held_out_name(data), rows, config.reward, metadata)
 
 
-def held_out_name(config: RunConfig) -> str:
+def held_out_name(data: DataConfig) -> str:
     """Name the held-out rows of a run: the task, or the file."""
-    return str(config.data.task) if config.data.source == "reasoning_gym" else Path(config.data.path or "").stem
+    return str(data.task) if data.source == "reasoning_gym" else Path(data.path or "").stem
 
 
 def evaluation_set(name: str, *, template: str | None = None, copies: Path | None = None) -> QuestionSet:
@@ -137,11 +137,12 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
     Raises:
         UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
     """
-    found = find(name)
-    found = [source for source in found if source.use == "evaluation"] if len(found) > 1 else found
-    if len(found) != 1:
-        raise UserError(f"{name} is {len(found)} evaluation sets ({', '.join(each.name for each in found)}); name one")
-    (source,) = found
+    sources = find(name)
+    sources = [source for source in sources if source.use == "evaluation"] if len(sources) > 1 else sources
+    if len(sources) != 1:
+        names = ", ".join(each.name for each in sources)
+        raise UserError(f"{name} is {len(sources)} evaluation sets ({names}); name one")
+    (source,) = sources
     text = template_text(template, source.name in SOURCES)
     read, where = open_source(source, copies)
     rows: list[tuple[Content, str, dict[str, Any]]] = []
@@ -171,30 +172,31 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
 
 
 def _distinct(
-    name: str, rows: _Rows, scorer: str, facts: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
+    name: str, rows: _Rows, scorer: str, metadata: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
 ) -> QuestionSet:
     """Keep each question once. A repeated one would count as independent in every interval."""
-    known: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
-        question = Question(name, len(known), content, str(answer), more)
+        question = Question(name, len(questions), content, str(answer), more)
         parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
-        if (size := sum(map(len, parts))) > LONGEST:
+        size = sum(map(len, parts))
+        if size > LONGEST:
             raise UserError(
-                f"{name}: question {len(known) + 1} has {size:,} characters, more than any model reads; at most "
+                f"{name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at most "
                 f"{LONGEST:,} are taken"
             )
-        repeated += question.id in known
-        first = known.setdefault(question.id, question)
+        repeated += question.id in questions
+        first = questions.setdefault(question.id, question)
         if first.answer != question.answer:
             raise UserError(
                 f"{name}: two answers, {first.answer!r} and {question.answer!r}, to the question {content!r:.200}"
             )
     return QuestionSet(
         name,
-        list(known.values()),
+        list(questions.values()),
         scorer,
-        {**(facts or {}), "repeated": repeated},
+        {**(metadata or {}), "repeated": repeated},
         [*warnings, *[f"{name}: {counted(repeated, 'repeated question')} left out"] * bool(repeated)],
     )
 

@@ -7,7 +7,7 @@ import csv
 import hashlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
         return row.get(path)
     head, rest = path.split(".", 1)
     inside = row.get(head)
-    if objects := _objects(inside) if isinstance(inside, list) else []:
+    objects = _objects(inside) if isinstance(inside, list) else []
+    if objects:
         return [value_at(each, rest) for each in objects]
     return value_at(inside, rest) if isinstance(inside, Mapping) else None
 
@@ -89,7 +90,8 @@ def rows_in(whole: Mapping[str, Any] | list[Any]) -> tuple[str, list[dict[str, A
             if not isinstance(row, dict):
                 raise UserError(f"row {number} must be an object with names and values, got {shortened(row)}")
         return "", whole
-    lists = {name: rows for name, value in [("", whole), *whole.items()] if (rows := _objects(value))}
+    lists = {name: _objects(value) for name, value in [("", whole), *whole.items()]}
+    lists = {name: rows for name, rows in lists.items() if rows}
     if len(lists) != 1:
         has = "no list of objects is among them" if not lists else f"{' and '.join(lists)} are lists of objects"
         raise UserError(f"one object, with the keys {', '.join(list(whole)[:20])}; {has}, where one is expected")
@@ -162,8 +164,8 @@ def hub_rows(hub: str, config: str | None, split: str, then: str = _COPIED) -> t
         if not HF_HUB_OFFLINE and not Path(hub).is_dir():
             # First, because it fails at once without a network, where load_dataset tries for half a minute.
             revision = HfApi().dataset_info(hub, timeout=20).sha
-        found: Any = load_dataset(hub, config, split=split, revision=revision)
-        return iter(found), revision
+        rows: Any = load_dataset(hub, config, split=split, revision=revision)
+        return iter(rows), revision
     except Exception as error:  # the hub's client has many ways to say no
         raise UserError(
             f"{hub} cannot be loaded from the Hugging Face hub "
@@ -185,8 +187,9 @@ def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
     folder = copies / source.hub
     # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
-        if found := sorted(p for p in place.glob(f"{source.split}*") if p.suffix in _READERS and p.is_file()):
-            return found
+        files = sorted(path for path in place.glob(f"{source.split}*") if path.suffix in _READERS and path.is_file())
+        if files:
+            return files
     raise UserError(
         f"no files {source.config + '/' if source.config else ''}{source.split}*.parquet (or .jsonl, .json, .csv) in "
         f"{folder}; --from takes a folder with copies such as `hf download {source.hub} --repo-type dataset "
@@ -195,12 +198,13 @@ def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
 
 
 def open_source(source: Source, copies: Path | None) -> tuple[Rows, dict[str, Any]]:
-    """Return the rows of a source, at most its `size`, and their origin. `copies`, if given, stand for the hub."""
-    if files := files_on_disk(source, copies):
+    """Return the rows of a source, and their origin. `copies`, if given, stand for the hub."""
+    files = files_on_disk(source, copies)
+    if files:
         rows = chain.from_iterable([file_rows(path) for path in files])
-        return islice(rows, source.size), {"files": {str(path): file_hash(path) for path in files}}
+        return rows, {"files": {str(path): file_hash(path) for path in files}}
     rows, commit = hub_rows(source.hub, source.config, source.split)
-    return islice(rows, source.size), {
+    return rows, {
         "hub": source.hub,
         "config": source.config,
         "split": source.split,

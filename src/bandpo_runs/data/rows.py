@@ -39,9 +39,8 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
     return rows, held_out, reward
 
 
-def checksums(config: RunConfig, rows: Dataset) -> dict[str, str]:
+def checksums(data: DataConfig, rows: Dataset) -> dict[str, str]:
     """Return the SHA-256 of each file of the data by its path. Of the hub and of tasks it is that of the rows."""
-    data = config.data
     names = [data.path or "", *(data.eval_path or "").split(",")]  # of the hub's data sets, too
     sums = {name: file_hash(Path(name)) for name in names if Path(name).is_file()}
     if data.source in ("hub", "reasoning_gym"):
@@ -68,7 +67,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
         return Dataset.from_list(toy.prompts(needed, config.seed, flip)), None, toy.reward
     reward: Reward | None = None
     if data.source == "reasoning_gym":
-        rows, reward = _reasoning_gym(data, config)
+        rows, reward = _reasoning_gym(data, data.size or needed + data.eval_size)
     elif data.source == "largest-of-three":
         rows = Dataset.from_list(_largest_of_three(data, data.size or needed + data.eval_size))
     else:
@@ -154,10 +153,9 @@ def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
     return [{"prompt": _prompt(question, data), "answer": answer} for question, answer in answers.items()]
 
 
-def _reasoning_gym(data: DataConfig, config: RunConfig) -> tuple[Dataset, Reward]:
-    needed = data.size or config.rounds * config.prompts_per_round + data.eval_size
+def _reasoning_gym(data: DataConfig, count: int) -> tuple[Dataset, Reward]:
     # Their metadata can be anything, so rows only point to the items.
-    items, score_answer = reasoning_gym_items(data.task or "", needed, data.options, "data.task")
+    items, score_answer = reasoning_gym_items(data.task or "", count, data.options, "data.task")
     rows = [
         {"prompt": _prompt(item["question"], data), "answer": str(item["answer"]), "item": i}
         for i, item in enumerate(items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ class Source:
         after: mark in the answer's column behind which the answer stands, `golds.HASHES` or `golds.BOX`.
         integers: every answer is an integer, by the rules of the contest or the making of the data.
         instructed: problems already stand in the instructions of the template `paper`.
-        size: read this many rows, the first ones.
         tidy: floats are rounded, and units in brackets taken off (`golds.unusual`).
     """
 
@@ -53,7 +51,6 @@ class Source:
     after: str | None = None
     integers: bool = False
     instructed: bool = False
-    size: int | None = None
     tidy: bool = False
 
     def __post_init__(self) -> None:
@@ -75,11 +72,17 @@ _KNOWN = (
     Source("aime25", "yentinglin/aime_2025", file="aime2025", data_source="aime_2025", rows=30, **_CONTEST),
     # The prefix of its key sends it to verl's math_dapo scorer.
     Source(
-        "amc23", "math-ai/amc23", problem="question", split="test", file="amc2023", data_source="aime_amc2023", rows=40,
+        "amc23",
+        "math-ai/amc23",
+        problem="question",
+        split="test",
+        file="amc2023",
+        data_source="aime_amc2023",
+        rows=40,
         **_CONTEST,
     ),
     Source("gsm8k-test", "openai/gsm8k", split="test", use="evaluation", rows=1_319, **_GSM8K),
-)  # fmt: skip
+)
 SOURCES = {source.name: source for source in _KNOWN}
 # Data sets that are prepared together; training rows are held against the evaluation sets among them.
 GROUPS = {
@@ -97,7 +100,6 @@ def find(
     split: str | None = None,
     answer_from: str | None = None,
     evaluation: bool = False,
-    size: int | None = None,
     tidy: bool = False,
 ) -> list[Source]:
     """Find the data sets of a name.
@@ -110,14 +112,14 @@ def find(
         split: of it.
         answer_from: `hashes` or `box`, if the answers of unknown data are solutions.
         evaluation: unknown data are an evaluation set.
-        size: read this many rows.
         tidy: write floats and units in brackets of unknown data as models do.
 
     Raises:
         UserError: the data set is unknown, or an argument does not go with it.
     """
-    if known := GROUPS.get(name, (name,) if name in SOURCES else ()):
-        given = {
+    listed = GROUPS.get(name, (name,) if name in SOURCES else ())
+    if listed:
+        options = {
             "--prompt": prompt,
             "--answer": answer,
             "--config": config,
@@ -126,9 +128,10 @@ def find(
             "--evaluation": evaluation,
             "--tidy-answers": tidy,
         }
-        if option := next((option for option, value in given.items() if value), None):
-            raise UserError(f"{option} does not go with {name}: it is for data that bandpo does not know")
-        return [dataclasses.replace(SOURCES[each], size=size) for each in known]
+        for option, value in options.items():
+            if value:
+                raise UserError(f"{option} does not go with {name}: it is for data that bandpo does not know")
+        return [SOURCES[each] for each in listed]
     is_file = Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet"))
     if is_file and (config or split):
         raise UserError(f"--config and --split are for data sets of the hub, got {config or split!r} for file {name}")
@@ -138,7 +141,6 @@ def find(
         "split": split or "train",
         "after": {"hashes": HASHES, "box": BOX}.get(answer_from or ""),
         "use": "evaluation" if evaluation else "train",
-        "size": size,
         "tidy": tidy,
     }
     if is_file:
@@ -155,7 +157,7 @@ def find(
 def warnings_of(source: Source, read: int, faults: Mapping[str, int]) -> list[str]:
     """Warn of unexpected numbers of rows, and of unusable problems and answers."""
     out = [f"{counted(count, 'row')}: {what}" for what, count in faults.items() if what.startswith(("answer", "no "))]
-    if source.size is None and source.rows not in (None, read):
+    if source.rows not in (None, read):
         out = [f"{counted(read, 'row')}, expected {source.rows:,}", *out]
     return [f"{source.name}: {warning}" for warning in out]
 

@@ -23,7 +23,7 @@ from ..data.problems import without_looks
 from ..data.questions import Question
 from ..data.readers import value_at
 from ..statistics.estimators import Graded
-from .formats import NAMES, Row, Say, chosen, column_of, is_missing, is_right, known, rows_of
+from .formats import NAMES, Row, Say, chosen, column_of, is_missing, is_right, of_form, rows_of
 from .grades import check_scorer, grader_of
 from .samples import Sample, content_of
 
@@ -61,10 +61,10 @@ def read_dump(
     rows = [row for each in paths for row in rows_of(each, say)]
     if not rows:
         raise UserError(f"{paths[0]}: empty; expected an answer a row")
-    given = columns or {}
-    by, names, answers = known(paths[0], rows, given) or _by_role(paths[0], rows, given, scorer, say)
+    columns = columns or {}
+    by, names, answers = of_form(paths[0], rows, columns) or _by_role(paths[0], rows, columns, scorer, say)
     # A column that names the score is read by now.
-    metrics = [] if scorer else chosen(paths[0], answers, None if names else given.get("score"), say)
+    metrics = [] if scorer else chosen(paths[0], answers, None if names else columns.get("score"), say)
     graders = {by + metric: metric for metric in metrics} or {scorer or "math": None}
     graded = [
         each
@@ -80,7 +80,7 @@ def _read(
     """Read answers by role, with their scores by a metric. None: the grader is a scorer, which grades the texts."""
     problem, wanted = "problem" if "problem" in rows[0] else "prompt", "score" if metric else "response"
     problems: dict[str, dict[str, _Answers]] = {}
-    asked: dict[tuple[str, str], tuple[Any, Any]] = {}  # by data set and problem: the question, and its right answer
+    questions: dict[tuple[str, str], tuple[Any, Any]] = {}  # with right answers, by data set and problem
     # A column "answer" may hold what the model answered, where no other column does.
     is_gold = metric is None or "response" in names or names.get("answer") != "answer"
     for number, row in enumerate(rows, 1):
@@ -89,7 +89,7 @@ def _read(
             raise UserError(f"{where}: {names.get(problem, problem)!r} is missing")
         data = check_text(str(row.get("data") or "answers"), "the name")
         key, gold = _hash(row[problem]), row.get("answer")
-        question, first = asked.setdefault((data, key), (row.get("prompt", row[problem]), gold))
+        question, first = questions.setdefault((data, key), (row.get("prompt", row[problem]), gold))
         if is_gold and None not in (first, gold) and without_looks(str(first)) != without_looks(str(gold)):
             raise UserError(
                 f"{where}: two right answers, {shortened(first)} and {shortened(gold)}, to the question "
@@ -108,23 +108,23 @@ def _read(
         if len(even[few]) != len(even[many]) or not even[few]:
             raise UserError(
                 f"{path}: problems of {data!r} have from {len(even[few])} to {len(even[many])} answers, expected as "
-                f"many for each, and {shortened(asked[data, many][0])} has most; --drop-incomplete leaves out problems "
-                f"with fewer answers than most; {_TELL_APART}"
+                f"many for each, and {shortened(questions[data, many][0])} has most; --drop-incomplete leaves out "
+                f"problems with fewer answers than most; {_TELL_APART}"
             )
-        yield _graded(data, even, grader, metric is None, [asked[data, key] for key in even])
+        yield _graded(data, even, grader, metric is None, [questions[data, key] for key in even])
 
 
 _TELL_APART = "where one text is that of several problems, --column problem=COLUMN tells them apart"
 
 
 def _by_role(
-    path: Path, rows: Sequence[Row], given: Mapping[str, str], scorer: str | None, say: Say
+    path: Path, rows: Sequence[Row], columns: Mapping[str, str], scorer: str | None, say: Say
 ) -> tuple[str, dict[str, str], list[dict[str, Any]]]:
     """Return the rows of a file by role, with their metrics.
 
     First come what precedes a grader's name, and the column of each role.
     """
-    names = _names(path, rows, given)
+    names = _names(path, rows, columns)
     used = {*names.values()}
     # Such as symbolic_correct and correctness_math_verify.
     verdicts = [
@@ -142,7 +142,8 @@ def _by_role(
                 f"{_listed(rows[0])}. --column {role}=COLUMN names it"
                 + (", or --scorer math grades the responses" if role == "score" else "")
             )
-    if inner := [f"{role} {name}" for role, name in names.items() if name not in rows[0] and role not in given]:
+    inner = [f"{role} {name}" for role, name in names.items() if name not in rows[0] and role not in columns]
+    if inner:
         say(f"read: {', '.join(inner)}")
     made = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
     for source, row in zip(rows, made, strict=True):
@@ -154,17 +155,17 @@ def _by_role(
     return "column ", {"score": "".join(verdicts[:1]), **names}, made
 
 
-def _names(path: Path, rows: Sequence[Row], given: Mapping[str, str]) -> dict[str, str]:
+def _names(path: Path, rows: Sequence[Row], columns: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each role that has one."""
-    if role := next((role for role in given if role not in NAMES), None):
-        raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
-    for role, name in given.items():
+    for role, name in columns.items():
+        if role not in NAMES:
+            raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
         if name not in rows[0] and value_at(rows[0], name) is None:
             raise UserError(
                 f"{path} has no column {name!r} (--column {role}={name}){nearest(name, list(rows[0]))}; it has "
                 f"{_listed(rows[0])}"
             )
-    names = dict(given)
+    names = dict(columns)
     for role in ("answer", "response", "extracted", "score", "prompt", "problem", "data"):
         used = [name for other, name in names.items() if {role, other} != {"prompt", "response"}]  # of messages both
         name = column_of(rows[0], role, used, 1 if role in ("problem", "data") else 4)
@@ -181,8 +182,8 @@ def _before_answer(messages: Any) -> Any:
     """Return the messages before the last of the assistant, which is the answer."""
     if not isinstance(messages, list):
         return messages
-    said = [i for i, each in enumerate(messages) if isinstance(each, Mapping) and each.get("role") in _ASSISTANT]
-    return messages[: max(said, default=None)]
+    own = [i for i, each in enumerate(messages) if isinstance(each, Mapping) and each.get("role") in _ASSISTANT]
+    return messages[: max(own, default=None)]
 
 
 _IDS = ("id", "idx", "index", "uid", "unique_id", "example_id")  # of problems, or of answers
@@ -209,14 +210,15 @@ def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _A
     try:
         if not isinstance(value, str) or scorer in (*SCORERS, "last-number"):
             gold = read_gold(value)[0]
-            if fault := solution_fault(gold) or (None if gold else "no answer"):
+            fault = solution_fault(gold) or (None if gold else "no answer")
+            if fault:
                 raise ValueError(fault)
     except ValueError as error:
         raise UserError(f"{where}: {names.get('answer', 'answer')!r} is {shortened(value)}: {error}") from None
     return [(text, gold) for text in texts_of(response, f"{where}: {names.get('response', 'response')!r}")]
 
 
-def texts_of(found: Any, where: str) -> list[str]:
+def texts_of(cell: Any, where: str) -> list[str]:
     """Read the text of each answer in a cell.
 
     Messages are one conversation, hence one answer: the text of the last one of the assistant ("" where it only calls
@@ -224,29 +226,29 @@ def texts_of(found: Any, where: str) -> list[str]:
     OpenAI's protocol has one in each of its choices.
 
     Raises:
-        UserError: no answer can be made out; the message begins with `where` and has what was found.
+        UserError: no answer can be made out; the message begins with `where` and has what was cell.
     """
-    if is_missing(found):
+    if is_missing(cell):
         return [""]
-    if isinstance(found, str | int | float) and not isinstance(found, bool):
-        return [str(found)]
-    if isinstance(found, Mapping) and "role" not in found:
+    if isinstance(cell, str | int | float) and not isinstance(cell, bool):
+        return [str(cell)]
+    if isinstance(cell, Mapping) and "role" not in cell:
         for key in ("choices", "body", "message", "messages", "text"):  # of servers, of batches, and of vLLM
-            if found.get(key) is not None:
-                return texts_of(found[key], where)
-        if "content" in found:
-            return [content_of(found["content"], where)]
-    parts: list[Any] = [found] if isinstance(found, Mapping) else found if isinstance(found, list) else []
+            if cell.get(key) is not None:
+                return texts_of(cell[key], where)
+        if "content" in cell:
+            return [content_of(cell["content"], where)]
+    parts: list[Any] = [cell] if isinstance(cell, Mapping) else cell if isinstance(cell, list) else []
     if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
-        said = [message for message in parts if message["role"] in _ASSISTANT]
-        if not said:
+        own = [message for message in parts if message["role"] in _ASSISTANT]
+        if not own:
             raise UserError(f"{where} has no message of the assistant, but {shortened(parts)}; {_EXPECTED}")
-        return [content_of(said[-1].get("content"), where)]
-    if isinstance(found, list) and len({isinstance(part, Mapping) for part in parts}) < 2:
+        return [content_of(own[-1].get("content"), where)]
+    if isinstance(cell, list) and len({isinstance(part, Mapping) for part in parts}) < 2:
         if parts and all(isinstance(part, Mapping) and "type" in part for part in parts):
             return [content_of(parts, where)]
         return [text for part in parts for text in texts_of(part, where)]
-    raise UserError(f"{where} is {shortened(found)}; {_EXPECTED}")
+    raise UserError(f"{where} is {shortened(cell)}; {_EXPECTED}")
 
 
 def _scores(row: Row, names: Names, where: str, value: Any, read: Any) -> _Answers:
@@ -279,18 +281,18 @@ def _even(data: str, problems: Mapping[str, _Answers], say: Say) -> Mapping[str,
     """Leave out problems with fewer answers than most, and answers beyond that number."""
     sizes = Counter(map(len, problems.values()))
     n = max(sizes, key=lambda size: (size > 0, sizes[size], size))
-    kept = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
-    if kept != problems:
+    even = {key: answers[:n] for key, answers in problems.items() if len(answers) >= n}
+    if even != problems:
         say(
-            f"{data}: left out {len(problems) - len(kept)} of {len(problems)} problems, which have fewer than {n} "
+            f"{data}: left out {len(problems) - len(even)} of {len(problems)} problems, which have fewer than {n} "
             f"answers, and {sum(max(0, len(answers) - n) for answers in problems.values())} answers beyond the first "
             f"{n} of a problem"
         )
-    return kept
+    return even
 
 
 def _graded(
-    data: str, problems: Mapping[str, _Answers], grader: str, is_text: bool, asked: Sequence[tuple[Any, Any]]
+    data: str, problems: Mapping[str, _Answers], grader: str, is_text: bool, questions: Sequence[tuple[Any, Any]]
 ) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
@@ -311,6 +313,6 @@ def _graded(
         truncated=None,
         parsed=answers != np.array(None) if is_read else None,
         prompt_ids=list(problems),
-        asked=asked,
+        asked=questions,
         scorer=grader,
     )

@@ -53,8 +53,8 @@ class _Data(TypedDict):
 
 
 @_open
-class Facts(TypedDict):
-    """Hold the fields of eval.json that are read again. `Evaluation` and `draw` write more."""
+class EvalMetadata(TypedDict):
+    """Hold the fields of eval.json that are read again. `Evaluation` and `generate` write more."""
 
     label: str
     model: str
@@ -103,15 +103,15 @@ class GradeRow(_Prompt):
     status: str
 
 
-def read_facts(folder: Path) -> Facts:
+def read_metadata(folder: Path) -> EvalMetadata:
     """Read eval.json."""
     path = folder / "eval.json"
     if not path.exists():
         raise UserError(f"{folder} holds no evaluation (no eval.json); bandpo eval makes one")
-    return read_json(path, Facts)
+    return read_json(path, EvalMetadata)
 
 
-def read_questions(folder: Path, facts: Facts) -> list[Question]:
+def read_questions(folder: Path, metadata: EvalMetadata) -> list[Question]:
     """Read prompts.jsonl. It must hold the questions that eval.json says: a score over others would be another.
 
     Raises:
@@ -119,27 +119,27 @@ def read_questions(folder: Path, facts: Facts) -> list[Question]:
     """
     path = folder / "prompts.jsonl"
     questions = [Question.of(row) for row in read_json_lines(path, _Question)[0]]
-    for name in dict.fromkeys([*facts["data"], *(question.data for question in questions)]):
-        own, known = [question for question in questions if question.data == name], facts["data"].get(name)
+    for name in dict.fromkeys([*metadata["data"], *(question.data for question in questions)]):
+        own, recorded = [question for question in questions if question.data == name], metadata["data"].get(name)
         whole = [question.prompt for question in own] == list(range(len(own)))
-        if known is None or fingerprint(own) != known["sha256"] or len(own) != known["rows"] or not whole:
+        if recorded is None or fingerprint(own) != recorded["sha256"] or len(own) != recorded["rows"] or not whole:
             raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
     return questions
 
 
-def read_samples(folder: Path, facts: Facts | None = None) -> list[Sample]:
+def read_samples(folder: Path, metadata: EvalMetadata | None = None) -> list[Sample]:
     """Read the whole lines of samples.jsonl, in the order of the questions."""
-    path, facts = folder / "samples.jsonl", facts or read_facts(folder)
-    order, n = list(facts["data"]), facts["sampling"]["n"]
+    path, metadata = folder / "samples.jsonl", metadata or read_metadata(folder)
+    order, n = list(metadata["data"]), metadata["sampling"]["n"]
     samples = _by_key(
         path,
         read_json_lines(path, SampleRow)[0],
-        lambda s: s.data in order and s.prompt < facts["data"][s.data]["rows"] and s.sample < n,
+        lambda s: s.data in order and s.prompt < metadata["data"][s.data]["rows"] and s.sample < n,
     )
     return sorted(samples.values(), key=lambda s: (order.index(s.data), s.prompt, s.sample))
 
 
-def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Sample], bool]) -> dict[Key, Sample]:
+def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], belongs: Callable[[Sample], bool]) -> dict[Key, Sample]:
     """Return the samples in the lines of a file, each once. A later line stands for an earlier one that is an `error`.
 
     Raises:
@@ -149,10 +149,9 @@ def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], asked: Callable[[Samp
     for number, row in enumerate(rows, 1):
         sample = Sample(**row)
         twice = sample.key in samples and samples[sample.key].finish != "error"
-        if twice or not asked(sample):
-            raise UserError(
-                f"{path}, line {number}: corrupt: sample {sample.key} is {'there twice' if twice else 'not asked for'}"
-            )
+        if twice or not belongs(sample):
+            fault = "there twice" if twice else "not asked for"
+            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is {fault}")
         samples[sample.key] = sample
     return samples
 
@@ -170,15 +169,15 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
     Raises:
         UserError: samples or grades are missing, or a file is damaged.
     """
-    facts = read_facts(folder)
-    scorer = scorer or facts["scorer"]
-    n = facts["sampling"]["n"]
-    questions = read_questions(folder, facts)
-    samples = {sample.key: sample for sample in read_samples(folder, facts)}
+    metadata = read_metadata(folder)
+    scorer = scorer or metadata["scorer"]
+    n = metadata["sampling"]["n"]
+    questions = read_questions(folder, metadata)
+    samples = {sample.key: sample for sample in read_samples(folder, metadata)}
     if len(samples) < len(questions) * n:
         raise UserError(
             f"{folder} is not finished: {len(samples)} of {len(questions) * n} samples; go on with: "
-            f"{facts.get('command', 'the same command')}"
+            f"{metadata.get('command', 'the same command')}"
         )
     path = grades_path(folder, scorer)
     rows = read_json_lines(path, GradeRow)[0] if path.exists() else []
@@ -187,11 +186,12 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         for key, sample in samples.items()
         if sample.finish == "error"
     }
-    if missing := len(samples.keys() - grades.keys()):
+    missing = len(samples.keys() - grades.keys())
+    if missing:
         raise UserError(
             f"{path}: {missing} of {len(samples)} grades are missing; bandpo score {folder} --scorer {scorer}"
         )
-    return [_graded(name, [q for q in questions if q.data == name], samples, grades, n) for name in facts["data"]]
+    return [_graded(name, [q for q in questions if q.data == name], samples, grades, n) for name in metadata["data"]]
 
 
 def _graded(
@@ -219,8 +219,8 @@ def _graded(
 class Evaluation:
     """Write to an evaluation folder. It is new, or where its last process left it.
 
-    When an evaluation goes on, its questions, `SETTINGS` of its `facts`, and its sampling must be the same; only more
-    samples than before may be asked for.
+    When an evaluation goes on, its questions, the `SETTINGS` of its metadata, and its sampling must be the same; only
+    `n` may grow.
 
     Raises:
         UserError: the folder holds something else (the message names what differs) or is damaged, or another
@@ -230,20 +230,20 @@ class Evaluation:
     SETTINGS = ("model", "weights", "backend", "scorer", "body")
 
     def __init__(
-        self, folder: Path, facts: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
+        self, folder: Path, metadata: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
     ) -> None:
         self.folder, self.sampling, self.questions = folder, sampling, questions
-        self.facts = {**facts, "sampling": asdict(sampling), "data": {}, "wall_seconds": 0.0}
+        self.metadata = {**metadata, "sampling": asdict(sampling), "data": {}, "wall_seconds": 0.0}
         for name in dict.fromkeys(question.data for question in questions):
             own = [question for question in questions if question.data == name]
-            self.facts["data"][name] = {
+            self.metadata["data"][name] = {
                 "rows": len(own),
                 "sha256": fingerprint(own),
-                **facts.get("data", {}).get(name, {}),
+                **metadata.get("data", {}).get(name, {}),
             }
         check_own(folder, "eval.json")
         folder.mkdir(parents=True, exist_ok=True)
-        self._began, self._drew = time.monotonic(), False
+        self._began, self._has_new = time.monotonic(), False
         self._file = Appender(folder / "samples.jsonl", SampleRow)
         try:
             self.done = self._begin_or_go_on()
@@ -257,49 +257,52 @@ class Evaluation:
                 self.folder / "prompts.jsonl", b"".join(line_of(question.row()) for question in self.questions)
             )
         else:
-            stored: dict[str, Any] = {**read_facts(self.folder)}
+            stored: dict[str, Any] = {**read_metadata(self.folder)}
             self._check(stored)
-            self.facts |= {
+            self.metadata |= {
                 key: stored[key] for key in ("started", "command", "wall_seconds", "dtype", "thinking") if key in stored
             }
-        known, n = {(question.data, question.prompt) for question in self.questions}, self.sampling.n
-        samples = _by_key(self._file.path, self._file.rows, lambda s: s.key[:2] in known and s.sample < n)
-        self._write_facts()
+        prompts = {(question.data, question.prompt) for question in self.questions}
+        samples = _by_key(
+            self._file.path, self._file.rows, lambda s: s.key[:2] in prompts and s.sample < self.sampling.n
+        )
+        self._write_metadata()
         return {key: sample.finish for key, sample in samples.items()}
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         """Check for the same model, questions and sampling. The model may be elsewhere, and only n may grow."""
-        before, now = self._settings(stored), self._settings(self.facts)
+        before, now = self._settings(stored), self._settings(self.metadata)
         same = {key for key in {*before, *now} if before.get(key) == now.get(key)}
         same |= {"sampling.n"} if (now["sampling.n"] > before["sampling.n"]) else set()
         same |= {"model"} if "weights" in same and now["weights"] is not None else set()
-        if different := sorted({*before, *now} - same):
+        different = sorted({*before, *now} - same)
+        if different:
             raise self._other(*((key, before.get(key), now.get(key)) for key in different))
 
-    def _settings(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        settings = {key: facts.get(key) for key in self.SETTINGS}
-        settings |= {f"sampling.{key}": value for key, value in facts["sampling"].items()}
-        return settings | {f"data.{name}": node["sha256"] for name, node in facts["data"].items()}
+    def _settings(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {key: metadata.get(key) for key in self.SETTINGS}
+        settings |= {f"sampling.{key}": value for key, value in metadata["sampling"].items()}
+        return settings | {f"data.{name}": node["sha256"] for name, node in metadata["data"].items()}
 
     def _other(self, *different: tuple[str, Any, Any]) -> UserError:
-        said = [
+        differences = [
             f"other {key}" if key.startswith(("weights", "data.")) else f"{key}: {a!r} there, {b!r} now"
             for key, a, b in different
         ]
         return UserError(
-            f"{self.folder} holds an evaluation with other settings ({'; '.join(said)}); repeat it with the same ones "
-            "(only n may grow), or choose another folder with -o"
+            f"{self.folder} holds an evaluation with other settings ({'; '.join(differences)}); repeat it with the "
+            "same ones (only n may grow), or choose another folder with -o"
         )
 
     def record(self, name: str, value: str | None) -> None:
-        """Record a fact that is known once a model is loaded. Raises UserError if the samples there have another."""
-        known = self.facts.setdefault(name, value)
-        if known != value:
-            raise self._other((name, known, value))
-        self._write_facts()
+        """Record what is known once a model is loaded. Raises UserError if the samples there have another."""
+        recorded = self.metadata.setdefault(name, value)
+        if recorded != value:
+            raise self._other((name, recorded, value))
+        self._write_metadata()
 
     def todo(self, finish: str | None = None) -> list[tuple[Question, int, int]]:
-        """List the samples to draw as (question, sample, its seed). They are missing, or ended in `finish`."""
+        """List the samples to generate as (question, sample, its seed). They are missing, or ended in `finish`."""
         return [
             (question, sample, seed_of(self.sampling.seed, question, sample))
             for question in self.questions
@@ -313,18 +316,18 @@ class Evaluation:
             raise ValueError(f"sample {sample.key} is there already")
         self._file.add({name: value for name, value in asdict(sample).items() if value is not None or name == "tokens"})
         self.done[sample.key] = sample.finish
-        self._drew = True
+        self._has_new = True
 
-    def _write_facts(self) -> None:
-        write_atomically(self.folder / "eval.json", (json.dumps(self.facts, indent=2) + "\n").encode())
+    def _write_metadata(self) -> None:
+        write_atomically(self.folder / "eval.json", (json.dumps(self.metadata, indent=2) + "\n").encode())
 
     def __enter__(self) -> Evaluation:
         return self
 
     def __exit__(self, *exception: object) -> None:
         try:
-            if self._drew:  # a killed process leaves its time out
-                self.facts["wall_seconds"] += round(time.monotonic() - self._began, 1)
-                self._write_facts()  # while the folder is still ours
+            if self._has_new:  # a killed process leaves its time out
+                self.metadata["wall_seconds"] += round(time.monotonic() - self._began, 1)
+                self._write_metadata()  # while the folder is still ours
         finally:
             self._file.close()

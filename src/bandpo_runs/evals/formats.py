@@ -22,25 +22,67 @@ Say = Callable[[str], None]
 # What each column is called, in the order in which names are looked for; capitals and _ do not matter.
 NAMES = {
     "prompt": (
-        "prompt", "question", "problem", "input", "query", "origin_prompt", "instruction", "messages", "conversation",
+        "prompt",
+        "question",
+        "problem",
+        "input",
+        "query",
+        "origin_prompt",
+        "instruction",
+        "messages",
+        "conversation",
     ),
     "problem": ("problem_id", "question_id", "prompt_id", "custom_id"),
     "response": (
-        "response", "responses", "completion", "completions", "output", "outputs", "generation", "generations",
-        "samples", "model_output", "full_model_response", "model_response", "generated_text", "origin_prediction",
-        "code", "prediction", "predictions", "model_answer", "messages", "conversation",
+        "response",
+        "responses",
+        "completion",
+        "completions",
+        "output",
+        "outputs",
+        "generation",
+        "generations",
+        "samples",
+        "model_output",
+        "full_model_response",
+        "model_response",
+        "generated_text",
+        "origin_prediction",
+        "code",
+        "prediction",
+        "predictions",
+        "model_answer",
+        "messages",
+        "conversation",
     ),
     "answer": (
-        "gts", "gold", "gold_answer", "gt", "ground_truth", "expected_answer", "correct_answer", "reference_answer",
-        "reference", "references", "refr", "target", "answer", "solution",
+        "gts",
+        "gold",
+        "gold_answer",
+        "gt",
+        "ground_truth",
+        "expected_answer",
+        "correct_answer",
+        "reference_answer",
+        "reference",
+        "references",
+        "refr",
+        "target",
+        "answer",
+        "solution",
     ),
     "score": ("acc", "correct", "is_correct", "score", "scores", "reward"),
     "extracted": (
-        "pred", "extracted_answer", "extracted_prediction", "predicted_answer", "prediction", "predictions",
+        "pred",
+        "extracted_answer",
+        "extracted_prediction",
+        "predicted_answer",
+        "prediction",
+        "predictions",
         "model_answer",
     ),
     "data": ("data_source", "dataset"),
-}  # fmt: skip
+}
 # The letters are inspect_ai's: correct, incorrect, no answer.
 _RIGHT: dict[str, float] = {"1.0": 1, "true": 1, "c": 1, "0.0": 0, "-1.0": 0, "false": 0, "i": 0, "n": 0}
 
@@ -131,10 +173,10 @@ def inspect_log(path: Path, samples: str = r"samples/.*\.json") -> dict[str, Any
         ) from None
 
 
-def known(
-    path: Path, rows: Sequence[Row], given: Mapping[str, str]
+def of_form(
+    path: Path, rows: Sequence[Row], columns: Mapping[str, str]
 ) -> tuple[str, dict[str, str], list[dict[str, Any]]] | None:
-    """Return the rows of a known form by role. None for another file.
+    """Return the rows of a file of verl or a harness by role. None for another file.
 
     First come what precedes a metric's name, and the columns of roles, none. A row's `metrics` are (score, what was
     read) by their names. They grade the same answers.
@@ -145,7 +187,8 @@ def known(
     form = next((form for form, (keys, _) in _FORMS.items() if keys <= rows[0].keys()), None)
     if form is None:
         return None
-    if others := [role for role in given if role != "score"]:
+    others = [role for role in columns if role != "score"]
+    if others:
         raise UserError(f"{path} has the known columns of {form}; --column {others[0]} is for other files")
     try:
         made = list(_FORMS[form][1](path, rows))
@@ -175,12 +218,14 @@ def chosen(path: Path, rows: Sequence[Row], score: str | None, say: Say) -> list
         raise UserError(
             f"{path} has no metric {score!r} (--column score={score}){nearest(score, list(of))}; it has {[*of]}"
         )
-    if named or (named := [name for name in of if name in (_OF_VERL, _SUM)]):
+    named = named or [name for name in of if name in (_OF_VERL, _SUM)]
+    if named:
         return named
     clear = [name for name, scores in of.items() if is_clear(scores)]
     if not clear and len(of) > 1:
         raise UserError(f"{path} has the metrics {[*of]}; --column score=NAME says which of them is being right")
-    if others := [name for name in of if clear and name not in clear]:
+    others = [name for name in of if clear and name not in clear]
+    if others:
         say(f"not shown, as not all values are 0 or 1: {', '.join(others)}")
     return clear or list(of)
 
@@ -212,7 +257,7 @@ def _is_right(reward: Any) -> Any:
 def _skyrl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read SkyRL's `trainer.dump_eval_results`. A reward is a number, or one for each token; right is above 0."""
     for row in rows:
-        extras = row["env_extras"]
+        extras, score = row["env_extras"], row["score"]
         gold = (extras.get("reward_spec") or extras.get("reward_model") or {}).get("ground_truth")
         yield {
             "prompt": row["input_prompt"],
@@ -220,21 +265,21 @@ def _skyrl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "answer": gold,
             "response": row["output_response"],
             "data": row["data_source"],
-            "metrics": {_OF_VERL: (_is_right(sum(x) if isinstance(x := row["score"], list) else x), None)},
+            "metrics": {_OF_VERL: (_is_right(sum(score) if isinstance(score, list) else score), None)},
         }
 
 
 def _verifiers(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read the episodes of verifiers 0.4, which prime-rl keeps too. A trace of a trained agent is an answer."""
     for row in rows:
-        asked = row["task"]["data"]
+        task = row["task"]["data"]
         for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [{}]:  # it failed
             rewards = {name: each for name, each in trace.get("rewards", {}).items() if each}
             total = sum(each["score"] * each["weight"] for each in rewards.values()) if rewards else None
             yield {
-                "prompt": asked.get("prompt"),
-                "problem": asked,
-                "answer": asked.get("answer"),
+                "prompt": task.get("prompt"),
+                "problem": task,
+                "answer": task.get("answer"),
                 "response": [node["message"] for node in trace.get("nodes", []) if node["sampled"]][-1:] or None,
                 "data": row["env"].get("name") or row["env"]["id"],
                 "metrics": {_SUM: (total, None), **{name: (each["score"], None) for name, each in rewards.items()}},
@@ -245,17 +290,17 @@ def _inspect(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read the samples of an inspect_ai log. match.strict is the number `strict` of the scorer `match`."""
     for row in rows:
         metrics = {}
-        for name, found in (row.get("scores") or {}).items():
-            value = found["value"]
+        for name, score in (row.get("scores") or {}).items():
+            value = score["value"]
             for key, number in value.items() if isinstance(value, dict) else [("", value)]:
-                metrics[f"{name}.{key}".removesuffix(".")] = number, found.get("answer")
+                metrics[f"{name}.{key}".removesuffix(".")] = number, score.get("answer")
         choices = (row["output"] or {}).get("choices") or []
-        asked = row["input"]
-        if isinstance(asked, list):  # messages, which have other ids in every epoch
-            asked = [{"role": message["role"], "content": message["content"]} for message in asked]
+        question = row["input"]
+        if isinstance(question, list):  # messages, which have other ids in every epoch
+            question = [{"role": message["role"], "content": message["content"]} for message in question]
         yield {
-            "prompt": asked,
-            "problem": [row["id"], asked],
+            "prompt": question,
+            "problem": [row["id"], question],
             "answer": row["target"],
             "response": choices[0]["message"] if choices else None,
             "data": row.get("task"),
@@ -322,7 +367,8 @@ def _of_share(metric: str, value: Any, count: int) -> Any:
     """Return as many scores as a share of right responses stands for. A text for another number of several."""
     if not isinstance(value, int | float) or value != value:
         return None if value is None or value != value else str(value)
-    count = int(found[1]) if (found := re.search(r"[:&]n=(\d+)", metric)) else count or 1
+    of_name = re.search(r"[:&]n=(\d+)", metric)
+    count = int(of_name[1]) if of_name else count or 1
     right = round(value * count)
     if abs(value * count - right) > 1e-6 * count or not 0 <= right <= count or (count > 1 and not _SHARE.match(metric)):
         return f"{value} for {count} responses"

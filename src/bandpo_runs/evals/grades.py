@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from .. import signals, toy
 from ..data.questions import Question
 from ..data.readers import reasoning_gym_items
 from ..files.writing import Appender
-from .folder import GradeRow, grades_path, read_facts, read_questions, read_samples
+from .folder import GradeRow, grades_path, read_metadata, read_questions, read_samples
 from .samples import Sample
 
 GRADERS = (*SCORERS, "exact", "last-number", "reasoning-gym", "lab")
@@ -35,16 +34,16 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
 
     `scorer` is one of `GRADERS`; None: the evaluation's own.
     """
-    facts = read_facts(folder)
-    scorer = check_scorer(scorer or facts["scorer"])
-    questions = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
+    metadata = read_metadata(folder)
+    scorer = check_scorer(scorer or metadata["scorer"])
+    questions = {(question.data, question.prompt): question for question in read_questions(folder, metadata)}
     with Appender(grades_path(folder, scorer), GradeRow) as file:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
-        samples = [sample for sample in read_samples(folder, facts) if sample.finish != "error"]  # may come yet
-        thinking = thinking_in(facts, samples)
+        samples = [sample for sample in read_samples(folder, metadata) if sample.finish != "error"]  # may come yet
+        thinking = thinking_in(metadata, samples)
         waiting = [sample for sample in samples if sample.key not in graded]
         for data in dict.fromkeys(sample.data for sample in waiting):
-            grader = grader_of(scorer, facts["data"][data], data, thinking)
+            grader = grader_of(scorer, metadata["data"][data], data, thinking)
             own = [sample for sample in waiting if sample.data == data]
             for first in range(0, len(own), CHUNK):
                 signals.check()
@@ -57,30 +56,32 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
 _Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
 
 
-def thinking_in(facts: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
+def thinking_in(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
     """Check that the prompts opened the thinking.
 
-    This is known of a model here. Of a server it is likely where most whole answers end a block that they do not begin.
+    A model here has it recorded. Of a server it is likely where most whole answers end a block that they do not begin.
     """
-    if facts.get("backend") != "openai" or facts.get("thinking"):
-        return facts.get("thinking")
+    if metadata.get("backend") != "openai" or metadata.get("thinking"):
+        return metadata.get("thinking")
     ended = [s.text for s in samples if s.finish == "stop"]
     opened = sum(any(end in text and begin not in text for begin, end in THINKING) for text in ended)
     return "opened" if 2 * opened > len(ended) else None
 
 
-def grader_of(scorer: str, facts: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None) -> _Grader:
+def grader_of(
+    scorer: str, metadata: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None
+) -> _Grader:
     """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
         return lambda s, q: grade([each.text for each in s], [each.answer for each in q], scorer, thinking=thinking)
     if scorer != "reasoning-gym":
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]
-    if "task" not in facts:
+    if "task" not in metadata:
         raise UserError(
             f"scorer reasoning-gym grades tasks that reasoning_gym made, and the data set {data!r} is none; take one "
             f"of the others, {', '.join(sorted({*GRADERS} - {scorer}))}"
         )
-    items, score_answer = reasoning_gym_items(facts["task"], facts["items"], facts["options"])
+    items, score_answer = reasoning_gym_items(metadata["task"], metadata["items"], metadata["options"])
 
     def by_task(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
         # The task's score is partial for some answers; right is what has all of it.
@@ -103,7 +104,7 @@ def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> l
 
 
 def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-    """Grade with the lab's reward. It asks for tokens: the letters of a text, and its end, which is known."""
+    """Grade with the lab's reward. It asks for tokens: the letters of a text, and its end."""
     ids = [
         [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
         for s in samples
@@ -119,35 +120,22 @@ WHY = {
     "refused": "refused by the server",
     "error": "no answer from the server; the same bandpo eval tries them again",
 }
-OTHERS = ("math", "dapo-strict", "last-number", "exact")
-MOST = 2048  # samples that the other scorers grade
 
 
 def unanswered(samples: Sequence[Sample]) -> Iterator[str]:
     """Say how many samples are without a whole answer. It says in which way, and what the server said, for example."""
     for kind, why in WHY.items():
-        if failed := [sample for sample in samples if sample.finish == kind]:
-            said = next((f". For example: {sample.error}" for sample in failed if sample.error), "")
-            yield f"{kind}: {counted(len(failed), 'sample')}, {why}{said}"
+        failed = [sample for sample in samples if sample.finish == kind]
+        if failed:
+            example = next((f". For example: {sample.error}" for sample in failed if sample.error), "")
+            yield f"{kind}: {counted(len(failed), 'sample')}, {why}{example}"
 
 
-def nothing_right(folder: Path, samples: Sequence[Sample], scorer: str) -> str | None:
-    """Say why no sample of a folder is right by `scorer`. All answers are empty, or other scorers find some."""
+def nothing_right(samples: Sequence[Sample], scorer: str) -> str:
+    """Say why no sample is right. All answers are empty, or the scorer reads another form than the model writes."""
     answers = [sample for sample in samples if sample.error is None]
-    if not any(sample.text.strip() for sample in answers):
-        cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
-        why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
-        return f"all {len(answers):,} answers are empty; {why}" if answers else None
-    facts = read_facts(folder)
-    by_key = {(question.data, question.prompt): question for question in read_questions(folder, facts)}
-    chosen = answers[:: -(-len(answers) // MOST)]  # evenly spread
-    questions, thinking = [by_key[sample.key[:2]] for sample in chosen], thinking_in(facts, answers)
-    found = dict.fromkeys((other for other in OTHERS if other != scorer), 0)
-    for other in found:
-        with contextlib.suppress(ValueError):  # no numbers to compare with, or math-verify is not installed
-            found[other] = sum(g.score == 1 for g in grader_of(other, {}, "", thinking)(chosen, questions))
-    best = max(found, key=found.__getitem__)
-    counts = ", ".join(f"{count:,} by {name}" for name, count in found.items())
-    return f"0 of {len(chosen):,} right by {scorer}, {counts}: " + (
-        f"bandpo score {folder} --scorer {best}?" if found[best] else f"look at some in {folder / 'samples.jsonl'}"
-    )
+    if any(sample.text.strip() for sample in answers):
+        return f"0 of {len(answers):,} right by {scorer}: look at some (--wrong 5), or take another --scorer"
+    cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
+    why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
+    return f"all {len(answers):,} answers are empty; {why}" if answers else ""

@@ -22,7 +22,7 @@ from ..files.reading import check_different
 from ..statistics.collapse import Collapse
 from ..statistics.curves import Curves, by_step
 from ..statistics.estimators import Graded
-from .folder import read_facts, read_graded
+from .folder import read_graded, read_metadata
 
 Columns = Mapping[str, str]  # names of columns by what they hold
 # The columns of the paper's Table 1 in its order, by our names of the data sets and by those in verl's files.
@@ -44,7 +44,7 @@ def in_paper(data: str) -> str:
 def papers_order(names: Iterable[str]) -> list[str]:
     """Put names of data sets in the paper's order, others last. Each is returned once."""
     order = ["AMC2023", "AIME2024", "AIME2025"]
-    return sorted(dict.fromkeys(names), key=lambda name: order.index(x) if (x := in_paper(name)) in order else 3)
+    return sorted(dict.fromkeys(names), key=lambda name: [*order, in_paper(name)].index(in_paper(name)))
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,15 @@ def split_label(text: str) -> tuple[str | None, Path]:
 def read_results(
     texts: Sequence[str],
     scorer: str | None = None,
-    logs: Iterable[tuple[str, str]] = (),
     columns: Columns | None = None,
     drop_incomplete: bool = False,
     step: int | None = None,
 ) -> list[Result]:
-    """Read results by `read_result`, with the logs of the runs that made their models.
-
-    `logs` are labels, each with the log of its run; without it the log next to the model is read, if there is one.
+    """Read results by `read_result`, with the logs next to their models, if there are any.
 
     Raises:
-        UserError: nothing there, there twice, not finished, not graded, or damaged; or a log of a label that no result
-            has.
+        UserError: nothing there, there twice, not finished, not graded, or damaged.
     """
-    of_label = dict(logs)
     results = [read_result(text, scorer, columns, drop_incomplete, step) for text in texts]
     check_different(result.source for result in results)
     if step is not None and all(result.step is None for result in results):
@@ -123,20 +118,17 @@ def read_results(
     ]
     if len({(r.label, _home(r)) for r in unnamed}) > len({r.label for r in unnamed}):  # models with the same methods
         results = [replace(r, label=f"{_home(r)} / {r.label}") if r in unnamed else r for r in results]
-    labels = dict.fromkeys(result.label for result in results)
-    if unused := [label for label in of_label if label not in labels]:
-        raise UserError(f"--log: no result has the label {unused[0]!r}; the labels are {', '.join(map(repr, labels))}")
-    return [
-        replace(result, collapse=read_log(Path(log)).collapse) if log else result
-        for result in results
-        for log in [of_label.get(result.label) or _log_of(result.source)]
-    ]
+    logs = [(result, _log_of(result.source)) for result in results]
+    return [replace(result, collapse=read_log(log).collapse) if log else result for result, log in logs]
 
 
 def read_result(
-    text: str, scorer: str | None = None, columns: Columns | None = None, drop_incomplete: bool = False,
+    text: str,
+    scorer: str | None = None,
+    columns: Columns | None = None,
+    drop_incomplete: bool = False,
     step: int | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Read "PATH" or "LABEL=PATH". It is an evaluation folder, a file of answers, a folder of such, or a log.
 
     `scorer` is whose grades of the folder are read, or grades the answers of a file anew; `columns` and
@@ -155,11 +147,11 @@ def read_result(
         return _of_files(path, files, label, scorer, columns, drop_incomplete)
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
-    facts = read_facts(path)
-    sampling = {**facts["sampling"], **facts.get("body", {})}
+    metadata = read_metadata(path)
+    sampling = {**metadata["sampling"], **metadata.get("body", {})}
     sampling = {name: value for name, value in sampling.items() if value is not None}  # None was not sent
-    label = label or repetition(facts["label"] or path.name)[0]
-    return Result(label, path, read_graded(path, scorer), scorer or facts["scorer"], sampling)
+    label = label or repetition(metadata["label"] or path.name)[0]
+    return Result(label, path, read_graded(path, scorer), scorer or metadata["scorer"], sampling)
 
 
 def _of_files(
@@ -190,9 +182,13 @@ def _of_files(
     source = files[0] if is_step else path
     name = _run_of(source).name if is_step else path.resolve().name if path.is_dir() else path.stem
     return Result(
-        label or repetition(name)[0], source, graded, by,
-        notes=tuple(dict.fromkeys(notes)), step=int(source.stem) if is_step else None,
-    )  # fmt: skip
+        label or repetition(name)[0],
+        source,
+        graded,
+        by,
+        notes=tuple(dict.fromkeys(notes)),
+        step=int(source.stem) if is_step else None,
+    )
 
 
 def apart(results: Sequence[Result]) -> list[list[Result]]:
@@ -271,7 +267,8 @@ def files_at(path: Path, step: int | None = None) -> list[Path]:
     dumps: dict[float, Path] = {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}
     if dumps:
         return [dumps[_chosen(path, dumps, step)]]
-    if logs := [log for log in logs_at(path).values() if files_of(log) and is_log(log)]:
+    logs = [log for log in logs_at(path).values() if files_of(log) and is_log(log)]
+    if logs:
         return logs if len(logs) == 1 else []
     below = {file.parent for file in path.rglob("*.jsonl") if file.stem.isdecimal()}
     if len(below) == 1:
@@ -308,7 +305,7 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
     """Read the validation of a step from a log, by default the last one."""
     log = read(path)
     rows = {at: [m for m in map(VALIDATED.fullmatch, row) if m and row[m[0]] is not None] for at, row in log.at.items()}
-    rows = {at: found for at, found in rows.items() if any(match[2] == "mean" for match in found)}
+    rows = {at: matches for at, matches in rows.items() if any(match[2] == "mean" for match in matches)}
     if not rows:
         raise UserError(
             f"{path}: no validation in it; expected numbers such as val-core/aime_2024/acc/mean@32, which verl logs "
@@ -318,7 +315,8 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
     at = _chosen(path, rows, step)
     sets: dict[str, dict[str, dict[int, float]]] = {}
     for name, data, kind, n in ((m[0], *m.groups()) for m in rows[at]):
-        if not 0 <= (value := log.at[at][name]) <= 1:
+        value = log.at[at][name]
+        if not 0 <= value <= 1:
             raise UserError(f"{path}, step {at}: {name} is {value:g}; a share of right answers, 0 to 1, is expected")
         sets.setdefault(data, {"mean": {}, "best": {}, "worst": {}})[kind][int(n)] = value
     return Result(
@@ -335,9 +333,9 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
 
 def _log_of(source: Path) -> Path | None:
     """Find the log of the run that made a folder's model. It lies with the model or up to two folders above."""
-    model = Path(read_facts(source)["model"]) if is_ours(source) else None
+    model = Path(read_metadata(source)["model"]) if is_ours(source) else None
     folders = (model.resolve(), *model.resolve().parents[:2]) if model and model.is_dir() else ()
-    return next((log for folder in folders if (log := folder / "metrics.jsonl").is_file()), None)
+    return next((folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()), None)
 
 
 def read_log(path: Path) -> Curves:
@@ -356,8 +354,8 @@ def read_log(path: Path) -> Curves:
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:
     """Return the share over all samples of all results; None if it was not recorded."""
     arrays = [getattr(graded, name) for result in results for graded in result.graded]
-    known = [np.asarray(array, float).ravel() for array in arrays if array is not None]
-    return float(np.concatenate(known).mean()) if known else None
+    recorded = [np.asarray(array, float).ravel() for array in arrays if array is not None]
+    return float(np.concatenate(recorded).mean()) if recorded else None
 
 
 def unparsed(results: Iterable[Result]) -> float | None:

@@ -48,18 +48,16 @@ def find_actor(folder: Path) -> tuple[str, str, str] | None:
 
 def _newest(run: Path) -> Path | None:
     """Return the last step that verl finished, or else the highest. Say which it is."""
-    found = {at.name.removeprefix("global_step_"): at for at in run.glob("global_step_*") if at.is_dir()}
-    if not (steps := sorted(filter(str.isdecimal, found), key=int)):
+    steps = [at.name.removeprefix("global_step_") for at in run.glob("global_step_*") if at.is_dir()]
+    steps = sorted(filter(str.isdecimal, steps), key=int)
+    if not steps:
         return None
     last = run / "latest_checkpointed_iteration.txt"  # verl writes it after a step
-    said = last.read_text(errors="replace").strip() if last.is_file() else None
-    step = said if said in steps else steps[-1]
-    console.print(
-        f"step {step} is the newest of {len(steps)} in {run}"
-        + ("" if step == said else f"; {last.name} is missing or names another, so verl may not have finished it"),
-        soft_wrap=True,
-    )
-    return found[step]
+    finished = last.read_text(errors="replace").strip() if last.is_file() else None
+    step = finished if finished in steps else steps[-1]
+    doubt = "" if step == finished else f"; {last.name} is missing or names another, so verl may not have finished it"
+    console.print(f"step {step} is the newest of {len(steps)} in {run}{doubt}", soft_wrap=True)
+    return run / f"global_step_{step}"
 
 
 def whole_weights(model: str) -> str:
@@ -77,7 +75,8 @@ def whole_weights(model: str) -> str:
         return str(own)
     ranks = read_json(actor / _CONFIG, dict[str, int]).get("world_size", 0)
     parts = [actor / f"model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
-    if broken := [part for part in parts if not zipfile.is_zipfile(part)]:
+    broken = [part for part in parts if not zipfile.is_zipfile(part)]
+    if broken:
         raise UserError(f"{broken[0]} is missing or cut off: {_STOPPED}")
     sums = "\n".join(f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist())
     if not mark.is_file() or mark.read_text() != sums:
@@ -107,7 +106,8 @@ def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
                 f"verl's merger ended with code {done.returncode}: "
                 f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}; by {shlex.join(command)}"
             )
-        if (adapter := new / "lora_adapter").is_dir():  # beside the weights of the base
+        adapter = new / "lora_adapter"
+        if adapter.is_dir():  # beside the weights of the base
             from transformers import AutoModelForCausalLM
 
             model = AutoModelForCausalLM.from_pretrained(new, dtype="float32")

@@ -64,15 +64,15 @@ def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> Non
         step=step,
         wall_seconds=wall_seconds,
         processes=processes,
-        files={path.relative_to(folder).as_posix(): settle(path) for path in files},
-        rows=settle(run / METRICS),
+        files={path.relative_to(folder).as_posix(): sync(path) for path in files},
+        rows=sync(run / METRICS),
         tokens=_tokens(run),
     )
     write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
     sync_folder(folder.parent)
 
 
-def settle(path: Path) -> tuple[int, int]:
+def sync(path: Path) -> tuple[int, int]:
     """Bring a file onto the disk; returns its size and checksum."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -95,7 +95,8 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
         except pydantic.ValidationError:
             wrong.append(f"{folder / MARK} is not what was written")
             continue
-        if (fault := _fault(run, folder, mark)) is None:
+        fault = _fault(run, folder, mark)
+        if fault is None:
             return mark, [*wrong, *begun]
         wrong.append(fault)
     return None, wrong
@@ -153,9 +154,9 @@ def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
     if keep is None or keep <= 0:
         return
     past = [folder for folder in _newest_first(run) if step_of(folder) <= step]
-    kept = [folder for folder in past if (folder / MARK).is_file()][:keep]
+    newest = [folder for folder in past if (folder / MARK).is_file()][:keep]
     for folder in past:
-        if folder not in kept and folder.name != best:
+        if folder not in newest and folder.name != best:
             (folder / MARK).unlink(missing_ok=True)  # first: what is half deleted must not count
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -170,8 +171,10 @@ def _newest_first(run: Path) -> list[Path]:
 
 def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:
     """Return the size and CRC-32 of a file, or of its beginning."""
-    done, checksum, most = 0, 0, 1 << 20
+    checksum, left = 0, path.stat().st_size if size is None else size
+    total = left
     with path.open("rb") as file:
-        while block := file.read(most if size is None else min(most, size - done)):
-            checksum, done = zlib.crc32(block, checksum), done + len(block)
-    return done, checksum
+        while left > 0:
+            block = file.read(min(1 << 20, left))
+            checksum, left = zlib.crc32(block, checksum), left - len(block)
+    return total, checksum

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -66,27 +66,30 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     logs += [text for text, path in paths.items() if is_tracked(path) and ("=" not in text or files_of(path))]
     runs = {key: log for text in logs for key, log in logs_at(paths[text]).items()}
     for key, log in runs.items():
-        for found in _logged(log):
-            yield replace(found, what=f"{name_of(key)}: {found.what}") if len(runs) > 1 else found
+        for finding in _logged(log):
+            yield replace(finding, what=f"{name_of(key)}: {finding.what}") if len(runs) > 1 else finding
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
-    if binary := [text for text in files if "\0" in files[text] and files[text][:2] != 2 * "\ufffd"]:  # UTF-16
-        raise UserError(f"{binary[0]} is a binary file; expected settings (.yaml, .json, .toml), a script or a log")
+    for text, content in files.items():
+        if "\0" in content and content[:2] != 2 * "\ufffd":  # UTF-16
+            raise UserError(f"{text} is a binary file; expected settings (.yaml, .json, .toml), a script or a log")
     calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
-    if missing := ", ".join(sorted(calls - {Path(text).name for text in files})):
+    missing = ", ".join(sorted(calls - {Path(text).name for text in files}))
+    if missing:
         yield Finding(
             "note",
             f"{missing}: called in a script, and not beside it; what that sets is not given here",
             f"give it too, first: bandpo doctor {missing} {' '.join(arguments)}",
         )
-    host, scripts = host_of(whole := "\n".join((*rest, *files.values()))), [x for x in files if x.endswith(".py")]
+    whole, scripts = "\n".join((*rest, *files.values())), [text for text in files if text.endswith(".py")]
+    host = host_of(whole)
     if scripts and (host is None or re.search(rf"\b({'|'.join(_CONFIGS)})\(", whole)):
-        given = _settings([text for text in rest if text not in scripts])
-        known, unknown, said = _of_script([Path(x) for x in scripts], given.keys())
-        yield from said
+        settings = _settings([text for text in rest if text not in scripts])
+        values, unknown, findings = _of_script([Path(text) for text in scripts], settings.keys())
+        yield from findings
         host = "unsloth" if re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
-        known |= {"images": True} if re.search(_IMAGES, whole) else {}
-        yield from trl_settings({**known, **given}, unknown, host=host, trust=trust)
+        values |= {"images": True} if re.search(_IMAGES, whole) else {}
+        yield from trl_settings({**values, **settings}, unknown, host=host, trust=trust)
     elif host is not None:
         yield from host_settings(host, _settings(rest), whole, trust=trust)
     elif rest:
@@ -95,26 +98,21 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
 
 def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bool) -> Iterator[Finding]:
     """Judge settings of TRL, or say that they are no trainer's."""
-    given = _settings(rest, flags=re.search(_OF_TRL, whole) is not None)
-    inner = [name for name, value in given.items() if isinstance(value, dict) and value.keys() & _GRPO]
-    if len(inner) == 1 and not given.keys() & _GRPO:
+    settings = _settings(rest, flags=re.search(_OF_TRL, whole) is not None)
+    inner = [name for name, value in settings.items() if isinstance(value, dict) and value.keys() & _GRPO]
+    if len(inner) == 1 and not settings.keys() & _GRPO:
         yield Finding("note", f"what stands below {inner[0]} is read as TRL's settings")
-        given |= given[inner[0]]
-    if is_of_trl(given):
-        unknown = frozenset(name for name, value in given.items() if isinstance(value, str) and "$" in value)
-        if "--config" in given and all(text.endswith(SUFFIXES) for text in files):
-            what = f"--config {given['--config']} is not read"
-            yield Finding("warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}")
-        else:
-            yield from trl_settings(
-                {name: given[name] for name in given.keys() - unknown},
-                unknown,
-                trust=trust,
-                whole=bool(files) and "$@" not in whole,
-            )
-    else:
+        settings |= settings[inner[0]]
+    if not is_of_trl(settings):
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
         yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
+    elif "--config" in settings and all(text.endswith(SUFFIXES) for text in files):
+        what = f"--config {settings['--config']} is not read"
+        yield Finding("warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}")
+    else:
+        unknown = frozenset(name for name, value in settings.items() if isinstance(value, str) and "$" in value)
+        plain = {name: settings[name] for name in settings.keys() - unknown}
+        yield from trl_settings(plain, unknown, trust=trust, whole=bool(files) and "$@" not in whole)
 
 
 def _text(path: str) -> str:
@@ -159,46 +157,43 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
 
 def _of_code(path: Path) -> dict[str, Any]:
     """Read the arguments of a script's calls, each below what is called. Its strings may hold flags."""
-    found: dict[str, Any] = {}
-    calls, texts, _ = _calls(path)
+    values: dict[str, Any] = {}
+    calls, texts = _calls(path)
     for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
-        found[key] = value if found.setdefault(key, value) == value else ...
+        values[key] = value if values.setdefault(key, value) == value else ...
     config = of_shell("\n".join(texts))
-    for key, value in found.items():
+    for key, value in values.items():
         with contextlib.suppress(UserError):  # a path below a plain value
             put(config, key, value)
     return config
 
 
-def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str], set[str]]:
+def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Read a Python script's calls, names and arguments by keyword, and its strings. The script is not run.
 
-    A value that is not plain is `...`; a name has the value that the script gives it, if nothing changes it later. An
-    option of the command line has its default; the keywords that got one are returned last.
+    A value that is not plain is `...`; a name has the value that the script gives it, if nothing changes it later.
     """
     try:
         nodes = list(ast.walk(ast.parse(content_of(path))))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
-    assigned: dict[str, Any] = {}
+    assigned: dict[str, ast.expr] = {}
     names: dict[int, list[str]] = {}  # that a value was assigned to
     later: dict[str, dict[str, Any]] = {}  # attributes that are set, by what they are of
     inner = [each.target for each in nodes if isinstance(each, ast.comprehension)]  # names that end with their loop
     inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
     local = {id(each) for target in inner for each in ast.walk(target)}
     changed: list[str] = []  # each name once for each time
-    options: dict[str, ast.expr] = {}  # defaults of argparse
-    defaulted = set[str]()
     for node in (node for node in nodes if id(node) not in local):
         match node:
-            case ast.Assign() | ast.AnnAssign(value=ast.expr()):
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    assigned[_name(target) or "?"] = cast("ast.expr", node.value)
-                    names.setdefault(id(node.value), []).append(_name(target))
-            case ast.Attribute(value=of, ctx=ast.Store()):
+                    assigned[_name(target) or "?"] = value
+                    names.setdefault(id(value), []).append(_name(target))
+            case ast.Attribute(value=owner, ctx=ast.Store()):
                 changed.append(node.attr)
-                if isinstance(of, ast.Name) or _name(of) == "args":  # or trainer.args
-                    later.setdefault(_name(of), {})[node.attr] = ...
+                if isinstance(owner, ast.Name) or _name(owner) == "args":  # or trainer.args
+                    later.setdefault(_name(owner), {})[node.attr] = ...
             case (
                 ast.Name(id=name, ctx=ast.Store())
                 | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del())
@@ -214,75 +209,56 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str], set
                 changed.append(name.partition(".")[0])
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr in _CHANGES:
                 changed.append(name)
-            case ast.Call() if _name(node.func) == "add_argument":
-                flags = [x.value for x in node.args if isinstance(x, ast.Constant) and str(x.value)[:2] == "--"]
-                default = _keyword(node, "default")
-                if flags and default is not None:
-                    options[str(flags[0])[2:].replace("-", "_")] = default
     assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
         is_ours = name.endswith("bandpo_loss")  # takes its rule first
         for word in [*call.keywords, *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours)]:
-            code = assigned.get(_name(word.value)) or word.value
-            default = options.get(code.attr) if isinstance(code, ast.Attribute) else None
-            if isinstance(code, ast.Call) and _name(code.func) == "field":  # of a dataclass, for HfArgumentParser
-                default = _keyword(code, "default")
-            if default is not None and word.arg:
-                code = default
-                defaulted.add(word.arg)
             try:
-                value = _plain_value(code)
+                value = _plain_value(assigned.get(_name(word.value)) or word.value)
             except (ValueError, TypeError, RecursionError):
                 value = ...
             if word.arg is None and isinstance(value, dict):
-                words |= cast("dict[str, Any]", value)
+                words |= value
             else:
                 words[word.arg or f"**{ast.unparse(word.value)}"] = value
         is_config = name.rpartition(".")[2] in _CONFIGS
         for each in [*names.get(id(call), ()), *(["args"] if is_config else [])]:
             words |= later.get(each, {})
         calls.append((name, words))
-    return calls, [x.value for x in nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)], defaulted
+    return calls, [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((word.value for word in call.keywords if word.arg == name), None)
-
-
-def _of_script(paths: Sequence[Path], given: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
+def _of_script(paths: Sequence[Path], overridden: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
     """Read scripts' values for GRPOConfig or BandPOConfig.
 
-    Returns the settings by name, with the trust region of BandPOTrainer; those of which the values are not known, but
-    for the `given` ones; and what is to be said of the reading. Raises UserError if it is not Python, or calls neither
-    config, or more than one.
+    Returns the settings by name, with the trust region of BandPOTrainer; those whose values cannot be read, but for the
+    `overridden` ones; and findings about the reading. Raises UserError if it is not Python, or calls neither config, or
+    more than one.
     """
-    scripts = [_calls(path) for path in paths]
-    calls = [(name.rpartition(".")[2], words) for script in scripts for name, words in script[0]]
+    calls = [(name.rpartition(".")[2], words) for path in paths for name, words in _calls(path)[0]]
     configs = [call for call in calls if call[0] in _CONFIGS]
     if len(configs) != 1:
         what = f"calls {' or '.join(_CONFIGS)} {len(configs)} times; one call is expected"
         raise UserError(f"{' and '.join(map(str, paths))} {what}; settings can be given as key=value, too")
-    ((called, found),) = configs
+    ((called, values),) = configs
     for words in (words for name, words in calls if name == "BandPOTrainer"):
-        found["trust_region"] = words.get("trust_region", ... if any("**" in word for word in words) else None)
-    said: list[Finding] = []
-    unread = {name for name, value in found.items() if value is ...}
-    for code in [name[2:] for name in found if name[:2] == "**"]:
+        values["trust_region"] = words.get("trust_region", ... if any("**" in word for word in words) else None)
+    findings: list[Finding] = []
+    unread = {name for name, value in values.items() if value is ...}
+    for code in [name[2:] for name in values if name[:2] == "**"]:
         what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
         cure = f"give what is in it too: bandpo doctor {paths[0].name} epsilon_high=0.28 loss_type=dapo ..."
-        said.append(Finding("warning", what, cure))
-    judged = {*JUDGED, "trust_region"} - given
-    if shown := sorted(unread & judged):
+        findings.append(Finding("warning", what, cure))
+    # After such a warning it may hold any setting.
+    hidden = JUDGED.keys() - values.keys() if findings else set[str]()
+    shown = sorted(unread & ({*JUDGED, "trust_region"} - overridden))
+    if shown:
         what = f"{', '.join(shown)}: not a plain value in the script; what depends on it is not judged"
-        said.append(Finding("note", what, f"give it too: bandpo doctor {paths[0].name} {shown[0]}=..."))
-    if shown := sorted(found.keys() & set[str]().union(*(script[2] for script in scripts)) & judged - unread):
-        values = ", ".join(f"{name}={found[name]}" for name in shown)
-        cure = f"where the command line sets another, give it too: bandpo doctor {paths[0].name} {shown[0]}=..."
-        said.append(Finding("note", f"{values}: the default of an option of the script", cure))
-    hidden = JUDGED.keys() - found.keys() if said and said[0].level == "warning" else set[str]()  # it may hold any
-    return {x: found[x] for x in found.keys() - unread}, frozenset((unread | hidden) - given), said
+        findings.append(Finding("note", what, f"give it too: bandpo doctor {paths[0].name} {shown[0]}=..."))
+    plain = {name: values[name] for name in values.keys() - unread}
+    return plain, frozenset((unread | hidden) - overridden), findings
 
 
 def _name(function: ast.expr) -> str:
@@ -301,11 +277,12 @@ def _plain_value(code: ast.expr) -> Any:
     name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
     make = makers.get(name)
     if isinstance(code, ast.Call) and make is not None and all(keyword.arg for keyword in code.keywords):
-        given = [_plain_value(each) for each in code.args]
+        values = [_plain_value(each) for each in code.args]
         named = {str(keyword.arg): _plain_value(keyword.value) for keyword in code.keywords}
-        if make is trust_region and (own := own_type([*given, *named.values()])) is not None:
+        own = own_type([*values, *named.values()]) if make is trust_region else None
+        if own is not None:
             raise ValueError(not_loaded(own))
-        return make(*given, **named)
+        return make(*values, **named)
     if isinstance(code, ast.Tuple):
         return tuple(map(_plain_value, code.elts))
     if not isinstance(code, ast.Call) and (make is not None or name == "inf"):
@@ -313,8 +290,7 @@ def _plain_value(code: ast.expr) -> Any:
     try:
         return ast.literal_eval(code)
     except ValueError:
-        more = "is more than plain values and rules, and code is not run"
-        raise ValueError(f"{ast.unparse(code)} {more}") from None
+        raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run") from None
 
 
 def _logged(path: Path) -> Iterator[Finding]:
@@ -340,14 +316,16 @@ def _logged(path: Path) -> Iterator[Finding]:
         )
     if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
-    if lost := lost_in(rows):
+    lost = lost_in(rows)
+    if lost:
         yield Finding(
             "problem",
             f"{path}: {lost}",
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
             "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm",
         )
-    if unscored := unscored_in(rows):
+    unscored = unscored_in(rows)
+    if unscored:
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
     yield clip_finding(path, log)
 

@@ -87,11 +87,11 @@ def run(
     folder = Path(config.output)
     if not processes.is_first():
         say, on_row = (lambda text: None), (lambda row: None)  # the first speaks for all
-    with contextlib.ExitStack() as held:
-        held.callback(RULE.setLevel, RULE.level)
+    with contextlib.ExitStack() as stack:
+        stack.callback(RULE.setLevel, RULE.level)
         RULE.setLevel(logging.ERROR)  # the command has told the rule
         if processes.is_first():
-            held.enter_context(locked(folder / ".lock"))
+            stack.enter_context(locked(folder / ".lock"))
         if resume:
             check_same_run(folder, config)
         else:
@@ -114,48 +114,35 @@ def _run(
     """Run in a folder that is ours."""
     settings, notice = _trainer_settings(config, folder, processes.count())
     arguments = _trainer(BandPOConfig, **settings)
-    state = PartialState()  # of the processes, which have met by now
-    if state.num_processes != processes.count():
-        raise UserError(
-            f"{processes.count()} processes were started (WORLD_SIZE), but {state.num_processes} have met; start them "
-            "by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
-        )
-    if torch.distributed.is_initialized():
-        # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
-        # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    state = _meet(config.threads)
     mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
     (mark,) = broadcast_object_list([mark])
     # One process of each machine goes first, and fills the caches for the others.
     with state.local_main_process_first():
         rows, held_out, reward = rows_and_reward(config)
-        data = checksums(config, rows)
-        if resume and (line := check_same_data(folder, data, changed_data)):
-            say(line)
-        first = rows[0]["prompt"]
-        held_out = validation_rows(config, held_out, chat=isinstance(first, list))
+        data = checksums(config.data, rows)
+        changed = check_same_data(folder, data, changed_data) if resume else None
+        chat = isinstance(rows[0]["prompt"], list)
+        held_out = validation_rows(config.data, config.reward, held_out, chat)
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
         else:
             start, skill = models.locate(config.model, say), None
-    validation = Validation(reward, accuracy=config.reward in ACCURACIES)
-    model, tokenizer = _load_model(str(start), config)
-    if isinstance(first, list) and tokenizer.chat_template is None:
+    model, tokenizer = _load_model(str(start), config.model)
+    if chat and tokenizer.chat_template is None:
         raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
     if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
-    if notice:
-        say(notice)
+    reason = why_not(arguments, model) if config.shared_prompts else ""
+    slow = reason and f"TRL samples and scores the answers, which takes longer: {reason}"
+    for line in filter(None, (changed, notice, slow)):
+        say(line)
+    validation = Validation(reward, accuracy=config.reward in ACCURACIES)
     named = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
     if config.lora is not None:
         from peft import LoraConfig
 
         named["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
-    reason = why_not(arguments, model) if config.shared_prompts else ""
-    if reason:
-        say(f"TRL samples and scores the answers, which takes longer: {reason}")
     kind = SharedPrompts if config.shared_prompts and not reason else BandPOTrainer
     try:
         trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **named)
@@ -163,7 +150,7 @@ def _run(
         with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
             (folder / "checkpoints").rmdir()
         raise
-    facts = {**_facts(config, command, skill, state.num_processes), "data": data}
+    info = {**_info(config, command, skill, state.num_processes), "data": data}
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
     guard: FiniteGuard = trainer.finite_guard
     guard.last_whole = functools.partial(_newest_whole, folder)
@@ -173,7 +160,7 @@ def _run(
             if (folder / HELD_OUT).exists():  # a kill may have left half a line
                 os.truncate(folder / HELD_OUT, read_json_lines(folder / HELD_OUT)[1])
         write_atomically(folder / "config.yaml", config.to_yaml().encode())
-        _write_json(folder / "run.json", facts)
+        _write_json(folder / "run.json", info)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(trainer.run_log)  # the recorder writes the rows
     trainer.add_callback(_Recorder(folder, config, began, validation, guard, on_row, say))
@@ -181,20 +168,36 @@ def _run(
         trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
     except NotFiniteError as error:
         if state.is_main_process:
-            _write_json(folder / "run.json", {**facts, "stopped": str(error)})
+            _write_json(folder / "run.json", {**info, "stopped": str(error)})
             (folder / "metrics.jsonl").touch()  # for reports, before its first row
-        hint = "--resume does the same steps again; other settings need another output"
-        if (last := guard.last_whole(None, None)) is not None:
-            hint += f", where model={last} begins from there"
+        last = _newest_whole(folder)
+        begin = f", where model={last} begins from there" if last else ""
+        hint = f"--resume does the same steps again; other settings need another output{begin}"
         raise NotFiniteError(f"{folder}, {error}. ({hint}.)") from error
     trainer.save_model(str(folder / "model"))
     if state.is_main_process:
         for path in (folder / "model").iterdir():
-            checkpoints.settle(path)
-        _write_json(
-            folder / "run.json", {**facts, "finished": True, "wall_seconds": round(time.monotonic() - began, 1)}
-        )
+            checkpoints.sync(path)
+        seconds = round(time.monotonic() - began, 1)
+        _write_json(folder / "run.json", {**info, "finished": True, "wall_seconds": seconds})
     return folder
+
+
+def _meet(threads: int | None) -> PartialState:
+    """Return the state of the processes, which have met. Raises UserError where some are missing."""
+    state = PartialState()
+    if state.num_processes != processes.count():
+        raise UserError(
+            f"{processes.count()} processes were started (WORLD_SIZE), but {state.num_processes} have met; start them "
+            "by torchrun or accelerate launch, or unset WORLD_SIZE for one process"
+        )
+    if torch.distributed.is_initialized():
+        # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
+        # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return state
 
 
 def _newest_whole(folder: Path, *unused: object) -> Path | None:
@@ -269,8 +272,8 @@ class _Recorder(TrainerCallback):
         for key in sorted(logs, key=lambda key: "bandpo/" in key):
             if not key.endswith(("step_time", "runtime", "per_second")):
                 name = re.sub("^eval_", "eval/", key).replace("bandpo/", "")
-                is_finite = isinstance(value := logs[key], int | float) and math.isfinite(value)
-                row[name] = value if is_finite else None
+                is_finite = isinstance(logs[key], int | float) and math.isfinite(logs[key])
+                row[name] = logs[key] if is_finite else None
         if scores:
             # A resumed run may write an evaluation twice; the last one counts.
             line = {
@@ -317,7 +320,8 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
     unit = math.lcm(config.steps_per_round, int(logging))
     wanted, notice = config.save_every * config.steps_per_round, None
-    if (save := -(-wanted // unit) * unit) != wanted:
+    save = -(-wanted // unit) * unit
+    if save != wanted:
         notice = (
             f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint "
             f"must be on a logged step where the next one generates (every {unit} steps)"
@@ -357,7 +361,7 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[
     return settings, notice
 
 
-def _load_model(path: str, config: RunConfig):
+def _load_model(path: str, name: str):
     try:
         check_attention(AutoConfig.from_pretrained(path, trust_remote_code=False))
         model = AutoModelForCausalLM.from_pretrained(
@@ -365,11 +369,11 @@ def _load_model(path: str, config: RunConfig):
         )
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
     except Exception as error:  # a damaged folder fails in many ways
-        raise UserError(f"model {config.model!r} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise UserError(f"model {name!r} cannot be loaded: {' '.join(str(error).split())}") from error
     return model, tokenizer
 
 
-def _facts(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
+def _info(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
     command = command or shlex.join(["bandpo", *sys.argv[1:]])
     return {
         "label": config.label,

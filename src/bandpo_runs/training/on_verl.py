@@ -92,9 +92,9 @@ class Run:
         log = Path(os.environ.get("VERL_FILE_LOGGER_ROOT", ".")).expanduser() / name
         log = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or log)
         if log.is_file() and log.stat().st_size:
-            kept = next(each for n in count(1) if not (each := Path(f"{log}.{n}")).exists())
-            log.rename(kept)
-            print(f"the log so far is now {kept}; verl begins {log} anew", file=sys.stderr)
+            older = next(path for path in (Path(f"{log}.{n}") for n in count(1)) if not path.exists())
+            log.rename(older)
+            print(f"the log so far is now {older}; verl begins {log} anew", file=sys.stderr)
 
 
 def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust: bool = True) -> Run:
@@ -131,10 +131,12 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     for text in changes:
         put(node, *setting(text))
     name = (node.get("trainer") or {}).get("experiment_name") or name
-    if (seed := node.pop("seed", None)) is not None:
+    seed = node.pop("seed", None)
+    if seed is not None:
         if type(seed) is not int or not 0 <= seed < 10**6:
             raise UserError(f"seed must be an integer from 0 to 999999, got {seed!r}")
-        if twice := SEEDS.keys() & {text.lstrip("+").partition("=")[0] for text in overrides}:
+        twice = SEEDS.keys() & {text.lstrip("+").partition("=")[0] for text in overrides}
+        if twice:
             raise UserError(f"{', '.join(sorted(twice))} is set by seed; remove one of them")
         for key, times in SEEDS.items():
             put(node, key, times * seed)
@@ -146,11 +148,11 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     try:
         if trust or own_type(rule) is None:
             mode = dict(leaves(node)).get("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
-            found = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
+            chosen = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
             say_average("verl", rule, mode)
             # The command and verl's record say what it is; the average is verl's setting.
             if isinstance(rule, str) or (rule and (rule.get("type") == "method" or "aggregation" in rule)):
-                loss["trust_region"] = short_node(found)
+                loss["trust_region"] = short_node(chosen)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
     return Run(node, loss, numbers, raw)
@@ -252,7 +254,7 @@ def plan(run: Run) -> Plan:
         "update": (3 if rank else 4) * forward,
         "other": of["plan.other_seconds"],
     }
-    asked = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
+    validated = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
     whole = "hf_model" in (of.values.get(f"{actor}.checkpoint.save_contents") or ())  # once more, in float32
     return Plan(
         parameters=round(parameters),
@@ -262,10 +264,10 @@ def plan(run: Run) -> Plan:
             "rollout": of[f"{rollout}.gpu_memory_utilization"] * of["plan.memory"],
         },
         step=step,
-        validation=generate(asked),
+        validation=generate(validated),
         checkpoint=(stored + 4 * parameters * whole) / _GIB,
         merged=2 * parameters / _GIB,
-        answers=asked * (4 * mean + 1024) / _GIB,  # 4 bytes a token, and 1 KiB for the question and the rest
+        answers=validated * (4 * mean + 1024) / _GIB,  # 4 bytes a token, and 1 KiB for the question and the rest
     )
 
 
@@ -298,9 +300,10 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
         hours, what = number * steps * step / 3600, f"{steps:g} steps" if number == 1 else f"{number} such runs"
         lines.append(f"  {what:13} {hours:7.1f}  hours, {hours * gpus:.0f} GPU hours")
     disk: list[str] = []
-    if (saved := of.get("trainer.save_freq", -1)) > 0:
-        kept = min(of.get("trainer.max_actor_ckpt_to_keep", math.inf), math.ceil(steps / saved) or 1)
-        disk.append(f"  checkpoints   {kept * estimate.checkpoint:7.1f}  {kept:g} of {estimate.checkpoint:.1f}")
+    saved = of.get("trainer.save_freq", -1)
+    if saved > 0:
+        number = min(of.get("trainer.max_actor_ckpt_to_keep", math.inf), math.ceil(steps / saved) or 1)
+        disk.append(f"  checkpoints   {number * estimate.checkpoint:7.1f}  {number:g} of {estimate.checkpoint:.1f}")
         disk.append(f"  to evaluate   {estimate.merged:7.1f}  the last one merged to bfloat16")
     if every > 0 and of.values.get("trainer.validation_data_dir"):
         count, mib = math.ceil(steps / every) + 1, 1024 * estimate.answers

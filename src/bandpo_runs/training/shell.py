@@ -28,9 +28,12 @@ _DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"
 _VARIABLE = rf"\$(\w+)|\$\{{(\w+)(?:\}}|:?[-=]{_DEFAULT})"
 _SUM = r"\$\(\((.{0,500}?)\)\)(?!\))"
 _OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-}  # fmt: skip
+}
 
 
 def script_text(path: Path, before: set[Path] | None = None) -> str:
@@ -69,19 +72,19 @@ def of_shell(script: str) -> dict[str, Any]:
     script = re.sub(r"(?<![^\s;])(\w+)=([\"']?)\$\{\1:?[-=]", r"\2${\1:=", script)
     words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
     pairs = [word.lstrip("+").partition("=") for word in words]
-    known: dict[str, str] = {}  # $N for an N that is set to several values
+    values: dict[str, str] = {}  # $N for an N that is set to several values
 
     def fill(text: str) -> str:
-        text = re.sub(_VARIABLE, lambda x: known.get(x[1] or x[2]) or x[3] or x[0], text)
+        text = re.sub(_VARIABLE, lambda x: values.get(x[1] or x[2]) or x[3] or x[0], text)
         return re.sub(_SUM, lambda x: _computed(x[1]) or x[0], text)
 
     for word, (name, equals, value) in zip(words, pairs, strict=True):
         default = re.search(rf"\$\{{(\w+):={_DEFAULT}", word)
         if default:
-            known.setdefault(default[1], fill(default[2]))
+            values.setdefault(default[1], fill(default[2]))
         elif equals and name.isidentifier():
             value = fill(value)
-            known[name] = value if known.setdefault(name, value) == value and len(value) < 1000 else f"${name}"
+            values[name] = value if values.setdefault(name, value) == value and len(value) < 1000 else f"${name}"
     config: dict[str, Any] = {}
     for (key, equals, value), after in zip(pairs, [*words[1:], "--"], strict=False):
         is_flag = re.match("--[a-z]", key) is not None

@@ -153,9 +153,8 @@ def _gather(futures) -> None:
 
 def _listen(messages, jobs, on_row, say) -> None:
     with contextlib.suppress(EOFError, OSError):  # of a manager that has ended
-        while (message := messages.get()) is not None:
-            where, what = message
-            say(what) if where is None else on_row(jobs[where], what)
+        for index, content in iter(messages.get, None):
+            say(content) if index is None else on_row(jobs[index], content)
 
 
 def _warm(p_work: float, seed: int, messages) -> None:

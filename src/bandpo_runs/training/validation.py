@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from bandpo.errors import UserError
 from bandpo.rewards.functions import Reward, text_of
 
-from ..config.recipe import RunConfig
+from ..config.recipe import DataConfig
 from ..data import question_sets
 from ..statistics.estimators import best_at_k_bootstrap, pass_at_k, powers
 
@@ -29,32 +29,31 @@ EXAMPLES = 3  # rows whose answers are kept
 ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "dapo", "lab")
 
 
-def validation_rows(config: RunConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:
+def validation_rows(data: DataConfig, reward: str, held_out: Dataset | None, chat: bool) -> Dataset | None:
     """Return the marked rows to evaluate on in training. They are those of data.eval_path, else the held-out ones.
 
     Args:
-        config: of the run.
+        data: of the run.
+        reward: its name.
         held_out: from `rows_and_reward`.
         chat: whether the model is trained on messages; questions then come as such too.
 
     Raises:
         UserError: see `question_sets.read`, or a reward that cannot score other data.
     """
-    path = config.data.eval_path
-    if path is None:
+    if data.eval_path is None:
         if held_out is None:
             return None
-        name = question_sets.held_out_name(config)
-        return held_out.add_column(DATA, [name] * len(held_out)).add_column(ROW, list(range(len(held_out))))
-    if config.reward == "reasoning-gym":
+        names = [question_sets.held_out_name(data)] * len(held_out)
+        return held_out.add_column(DATA, names).add_column(ROW, list(range(len(held_out))))
+    if reward == "reasoning-gym":
         raise UserError("data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only")
     rows = []
-    for spec in path.split(","):
-        found = question_sets.read(spec, chat=chat)
-        for question in found.questions:
+    for question_set in (question_sets.read(spec, chat=chat) for spec in data.eval_path.split(",")):
+        for question in question_set.questions:
             source = question.more.get("data_source")
             # verl's key of the data; math_dapo is that of all to which nobody gave one.
-            name = found.name if source in (None, "math_dapo") else source
+            name = question_set.name if source in (None, "math_dapo") else source
             rows.append({"prompt": question.content, "answer": question.answer, DATA: name, ROW: len(rows)})
     return Dataset.from_list(rows)
 
@@ -74,7 +73,7 @@ class Validation:
         self.answers: dict[int, tuple[Any, str]] = {}
 
         @functools.wraps(reward)
-        def kept(completions: list[Any], **columns: Any) -> Sequence[float | None]:
+        def recorded(completions: list[Any], **columns: Any) -> Sequence[float | None]:
             data, rows = columns.pop(DATA, None), columns.pop(ROW, None)
             values = reward(completions=completions, **columns)
             if data is not None and rows is not None:
@@ -86,16 +85,15 @@ class Validation:
                         self._scores.setdefault(name, {}).setdefault(row, []).append(float(value))
             return values
 
-        self.reward = kept
+        self.reward = recorded
 
     def take(self) -> dict[str, float]:
         """Return the metrics of the rows kept since the last call. They are of all processes, and each must call it."""
-        kept, self._scores = self._scores, {}
+        own, self._scores = self._scores, {}
         scores: dict[str, dict[int, list[float]]] = {}
-        for part in gather_object([kept]):
-            for name, by_row in part.items():
-                for row, values in by_row.items():
-                    scores.setdefault(name, {}).setdefault(row, []).extend(values)
+        for name, by_row in (item for part in gather_object([own]) for item in part.items()):
+            for row, values in by_row.items():
+                scores.setdefault(name, {}).setdefault(row, []).extend(values)
         out = {}
         self.by_question = {row: float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)}
         for name, by_row in scores.items():

@@ -15,7 +15,7 @@ from ...data.questions import Content
 
 @dataclass(frozen=True)
 class Request:
-    """Describe one sample to draw; `key` is the caller's."""
+    """Describe one sample to generate; `key` is the caller's."""
 
     key: Any
     content: Content
@@ -23,7 +23,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Completion:
     """Hold the outcome of a request; the fields are those of `samples.Sample`."""
 
     text: str
@@ -54,10 +54,8 @@ def weights_of(model: str) -> str | None:
 
 
 def cannot_load(model: str, error: Exception) -> UserError:
-    return UserError(
-        f"model {model!r}{'' if Path(model).is_dir() else ' (this folder does not exist)'} cannot be loaded: "
-        f"{' '.join(str(error).split())}"
-    )
+    where = "" if Path(model).is_dir() else " (this folder does not exist)"
+    return UserError(f"model {model!r}{where} cannot be loaded: {' '.join(str(error).split())}")
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:
@@ -72,12 +70,11 @@ def opens_thinking(content: Content, tokenizer: Any) -> bool:
 def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
     """Return a prompt as tokens. Messages go through the model's chat template, text as it is (as TRL in training)."""
     if isinstance(content, str):
-        if ids := tokenizer(content)["input_ids"]:
-            return list(ids)
-        raise UserError(f"the tokenizer of {model!r} finds no token in {content!r}; are its files there?")
-    if tokenizer.chat_template is None:
-        raise UserError(
-            f"the prompts are chat messages, but the tokenizer of {model!r} has no chat template; --no-chat sends "
-            "their text as it is"
-        )
-    return list(tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)["input_ids"])
+        ids = tokenizer(content)["input_ids"]
+    elif tokenizer.chat_template is not None:
+        ids = tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)["input_ids"]
+    else:
+        raise UserError(f"the tokenizer of {model!r} has no chat template; --no-chat sends the messages' text as it is")
+    if not ids:
+        raise UserError(f"the tokenizer of {model!r} makes no token of {content!r}; are its files there?")
+    return list(ids)

@@ -12,17 +12,15 @@ _OF_BODY = ("content-encoding", "content-length", "transfer-encoding")  # header
 
 
 class BoundedClient(openai.DefaultAsyncHttpxClient):
-    """Read at most `most` bytes of a reply, and follow no redirect.
-
-    Bytes are counted as they are decoded.
+    """Read at most `limit` bytes of a reply, counted as they are decoded, and follow no redirect.
 
     Raises:
         UserError: a longer reply, or a redirect. The openai client does not try these again.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__(follow_redirects=False)
-        self.most = most
+        self.limit = limit
 
     async def send(self, request: Any, **options: Any) -> Any:
         """Send a request. Returns the reply with its whole content."""
@@ -34,8 +32,8 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
                 raise UserError(f"{response.status_code} a redirect to {to}, which is not followed")
             async for piece in response.aiter_bytes():
                 content += piece
-                if len(content) > self.most:
-                    raise UserError(f"a reply of more than {self.most:,} bytes; the rest was not read")
+                if len(content) > self.limit:
+                    raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
         finally:
             await response.aclose()
         headers = {name: value for name, value in response.headers.items() if name not in _OF_BODY}

@@ -1,4 +1,4 @@
-"""Draw samples from a server of OpenAI's protocol, through OpenAI's client."""
+"""Generate samples on a server of OpenAI's protocol, through OpenAI's client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,7 +13,7 @@ from bandpo.errors import UserError, without_password
 from bandpo.files import json_line
 
 from ..samples import Sampling, content_of
-from .base import Drawn, Request
+from .base import Completion, Request
 
 IN_A_ROW = 5  # questions that fail one after the other, after which a server is not asked any more
 PROBES = 3  # shortest questions of which one must be answered before the others are asked
@@ -27,7 +26,7 @@ REFUSED = ("400", "413", "422")  # statuses of a request that will not be answer
 
 @dataclass
 class Server:
-    """Draw from a server that speaks OpenAI's protocol. OpenAI, vLLM, SGLang, llama.cpp, `transformers serve` do.
+    """Generate on a server that speaks OpenAI's protocol. OpenAI, vLLM, SGLang, llama.cpp, `transformers serve` do.
 
     Text prompts go to /completions, messages to /chat/completions, and each sample is a request with its own seed.
     A request also has top_k, min_p and repetition_penalty as vLLM calls them, because what it leaves open a server
@@ -48,30 +47,29 @@ class Server:
     timeout: float = 3600.0
     body: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 8
-    dtype = tokenizer = None  # which are not known
+    dtype = tokenizer = None  # which only the server knows
 
     def __post_init__(self) -> None:
-        if name := next((name for name in SETTINGS if self.body.get(name) is not None), None):
-            raise UserError(
-                f"--body cannot set {name}, got {self.body[name]!r}; --{name.replace('_', '-')} does, and null leaves "
-                "it out"
-            )
+        for name in SETTINGS:
+            if self.body.get(name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out")
         self.where = f"the server at {without_password(self.base_url)}"
-        self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server asks for none
-        self._answered = False
+        self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server needs none
 
-    def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Completion]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
-        answers = self._draw(list(requests), sampling)
-
-        async def one() -> tuple[Request, Drawn] | None:
-            return await anext(answers, None)
-
+        answers = self._generate(list(requests), sampling)
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            while found := runner.get_loop().run_until_complete(one()):
-                yield found
+            while True:
+                try:
+                    yield runner.get_loop().run_until_complete(anext(answers))
+                except StopAsyncIteration:
+                    return
 
-    async def _draw(self, requests: list[Request], sampling: Sampling) -> AsyncGenerator[tuple[Request, Drawn], None]:
+    async def _generate(
+        self, requests: list[Request], sampling: Sampling
+    ) -> AsyncGenerator[tuple[Request, Completion], None]:
         import openai
 
         from .replies import BoundedClient  # which loads openai
@@ -87,47 +85,48 @@ class Server:
         )
         first = {str(request.content): request for request in reversed(requests)}
         probes = [first[text] for text in sorted(first, key=len)[:PROBES]]
-        waiting = iter([*probes, *(request for request in requests if request not in probes)])
-        running: dict[asyncio.Task[Drawn], Request] = {}
-        held, failed, last = list[tuple[Request, Drawn]](), set[str](), None
+        slots, failed = asyncio.Semaphore(self.concurrency), dict[str, str]()
+
+        async def ask(request: Request) -> tuple[Request, Completion] | None:
+            async with slots:
+                if len(failed) >= IN_A_ROW:
+                    return None
+                completion = await self._ask(client, request, sampling)
+            if completion.finish == "error":  # all samples of a question that never passes are one failure
+                failed[str(request.content)] = str(completion.error)
+            elif len(failed) < IN_A_ROW:
+                failed.clear()
+            return request, completion
+
+        tasks = [asyncio.create_task(ask(request)) for request in probes]
         try:
-            while True:
-                free = (self.concurrency if self._answered else PROBES - len(held)) - len(running)
-                for request in islice(waiting, max(free, 0) if len(failed) < IN_A_ROW else 0):
-                    running[asyncio.create_task(self._ask(client, request, sampling))] = request
-                if not running:
-                    break
-                for task in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
-                    request, drawn = running.pop(task), task.result()
-                    held.append((request, drawn))
-                    self._answered = self._answered or drawn.error is None
-                    last = drawn.error or last
-                    if drawn.finish == "error":
-                        failed.add(str(request.content))  # all samples of a question that never passes are one failure
-                    elif len(failed) < IN_A_ROW:
-                        failed.clear()
-                while self._answered and held:
-                    yield held.pop(0)
-            if held:  # the settings may be wrong: nothing is written
-                raise UserError(f"{self.where}: {last}; {self._hint(str(last)[:3], sampling)}")
+            answers = await asyncio.gather(*tasks)
+            errors = [completion.error for _, completion in filter(None, answers) if completion.error is not None]
+            if len(errors) == len(probes):  # the settings may be wrong: nothing is written
+                raise UserError(f"{self.where}: {errors[-1]}; {self._hint(errors[-1], sampling)}")
+            tasks += [asyncio.create_task(ask(request)) for request in requests if request not in probes]
+            for task in asyncio.as_completed(tasks):
+                answer = await task
+                if answer is not None:
+                    yield answer
             if len(failed) >= IN_A_ROW:  # what was on its way is there now
-                raise UserError(f"{self.where}: {last}; {IN_A_ROW} questions failed in a row; the same command goes on")
+                *_, error = failed.values()
+                raise UserError(
+                    f"{self.where}: {error}; {IN_A_ROW} questions failed in a row; the same command goes on"
+                )
         finally:
-            for task in running:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await client.close()
 
-    def _hint(self, status: str, sampling: Sampling) -> str:
-        sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
-        hints = {
-            "401": "set OPENAI_API_KEY to its key",
-            "404": f"does it know the model {self.model!r}, and does its address end in /v1?",
-            "429": "it takes no more requests for now; the same command goes on later",
-        } | dict.fromkeys(REFUSED, f"sent with the prompt: {sent}. --body NAME=null leaves a field out")
-        return hints.get(status, "is it running, and is the address right?")
+    def _hint(self, error: str, sampling: Sampling) -> str:
+        if error.startswith(REFUSED):
+            sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
+            return f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
+        return f"is it running with the model {self.model!r}, does its address end in /v1, is OPENAI_API_KEY its key?"
 
-    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Drawn:
+    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Completion:
         """Return the outcome of a request. An error begins with the server's status, if there is one."""
         import openai
 
@@ -139,16 +138,17 @@ class Server:
                 reply = await create(model=self.model, **prompt, extra_body=self._fields(sampling, request.seed))
             return read_reply(reply.http_response.content)
         except UserError as error:
-            said = str(error)
+            message = str(error)
         except openai.APIStatusError as error:
-            said = f"{error.status_code} {error.response.text}"
+            message = f"{error.status_code} {error.response.text}"
         except (TimeoutError, openai.APITimeoutError):
-            said = f"no answer within {self.timeout:g} s; see --timeout"
+            message = f"no answer within {self.timeout:g} s; see --timeout"
         except openai.OpenAIError as error:
-            said = f"{error} ({error.__cause__})"
-        said = " ".join(said.split())
-        said = said.replace(self.key, "[key]") if len(self.key) > 5 else said  # which some servers repeat
-        return Drawn("", 0, "refused" if said.startswith(REFUSED) else "error", error=said[:500])
+            message = f"{error} ({error.__cause__})"
+        message = " ".join(message.split())
+        if len(self.key) > 5:
+            message = message.replace(self.key, "[key]")  # which some servers repeat
+        return Completion("", 0, "refused" if message.startswith(REFUSED) else "error", error=message[:500])
 
     def _fields(self, sampling: Sampling, seed: int) -> dict[str, Any]:
         fields = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": sampling.max_tokens}
@@ -156,7 +156,7 @@ class Server:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def read_reply(content: bytes) -> Drawn:
+def read_reply(content: bytes) -> Completion:
     """Read an answer in OpenAI's protocol, of a chat or of a completion.
 
     Raises:
@@ -171,7 +171,7 @@ def read_reply(content: bytes) -> Drawn:
         # vLLM, OpenRouter and Ollama call it reasoning, DeepSeek, SGLang and llama.cpp reasoning_content.
         thoughts = [message.get(name) for name in ("reasoning", "reasoning_content")] if message else []
         tokens = (body.get("usage") or {}).get("completion_tokens")
-        return Drawn(
+        return Completion(
             content_of(choice["text"] if message is None else message.get("content"), "the reply"),
             tokens if type(tokens) is int and 0 <= tokens < 2**31 else None,
             end if end in ("length", "content_filter") else "stop",

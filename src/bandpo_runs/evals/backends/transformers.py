@@ -1,4 +1,4 @@
-"""Draw samples with transformers on this machine, by `generate` in batches."""
+"""Generate samples with transformers on this machine, in batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
 from ..samples import Sampling
-from .base import Drawn, Request, cannot_load, token_ids
+from .base import Completion, Request, cannot_load, token_ids
 
 
 class Transformers:
-    """Draw with `generate` in batches. The noise depends on the sample's seed alone (`SeededChoice`).
+    """Generate in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
     `model` is a folder or a hub id. `batch` is halved for good where so many samples do not fit into memory.
     """
@@ -30,32 +30,30 @@ class Transformers:
         logging.disable_progress_bar()
         self.path, self.say = model, say
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.batch = batch or (64 if self.device == "cuda" else 32)
+        dtype = torch.float32 if self.device == "cpu" else "auto"  # half precision is slower there
         try:
             check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
             self.tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                model,
-                dtype=torch.float32 if self.device == "cpu" else "auto",  # half precision is slower there
-                trust_remote_code=False,
-            )
-            if broken := not_finite(loaded.named_parameters()):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=False)
+            broken = not_finite(loaded.named_parameters())
+            if broken:
                 raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
         except Exception as error:  # a damaged folder fails in many ways
             raise cannot_load(model, error) from error
         self.model = loaded.to(self.device).eval()
         self.dtype = str(loaded.dtype).removeprefix("torch.")
-        self.batch = batch or (64 if self.device == "cuda" else 32)
         ends = loaded.generation_config.eos_token_id
         ends = self.tokenizer.eos_token_id if ends is None else ends
-        self.ends: list[int] = [] if ends is None else ends if isinstance(ends, list) else [ends]
-        pad = self.tokenizer.pad_token_id
-        self.pad: int = pad if pad is not None else self.ends[0] if self.ends else 0
+        self.ends: list[int] = ends if isinstance(ends, list) else [ends] * (ends is not None)
+        pads = [*([self.tokenizer.pad_token_id] * (self.tokenizer.pad_token_id is not None)), *self.ends, 0]
+        self.pad: int = pads[0]
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False
         )
 
-    def draw(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Drawn]]:
+    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Completion]]:
         waiting = iter(requests)
         while batch := list(islice(waiting, self.batch)):
             try:
@@ -70,43 +68,42 @@ class Transformers:
                 torch.cuda.empty_cache()
 
     @torch.no_grad()
-    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Drawn]:
+    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         prompts = [token_ids(self.tokenizer, request.content, self.path) for request in requests]
         longest = max(map(len, prompts))
-        out = self.model.generate(
-            input_ids=torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=self.device),
-            attention_mask=torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device),
+        padding = [longest - len(prompt) for prompt in prompts]
+        ids = [[self.pad] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
+        mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+        rows = self.model.generate(
+            input_ids=torch.tensor(ids, device=self.device),
+            attention_mask=torch.tensor(mask, device=self.device),
             logits_processor=choice_of([request.seed for request in requests], sampling),
             max_new_tokens=sampling.max_tokens,
         )
-        return [self._drawn(row) for row in out[:, longest:].tolist()]
+        return [self._completion(row) for row in rows[:, longest:].tolist()]
 
-    def _drawn(self, row: list[int]) -> Drawn:
+    def _completion(self, row: list[int]) -> Completion:
         end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
-        return Drawn(
-            self.tokenizer.decode(row[:end], skip_special_tokens=True),
-            len(row[:end]),
-            "length" if end is None else "stop",
-        )
+        text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
+        return Completion(text, len(row[:end]), "length" if end is None else "stop")
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
-    """Return the logits processors of a batch. They make the drawn token the most probable."""
+    """Return the logits processors of a batch. They make the sampled token the most probable."""
     from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    steps = LogitsProcessorList()
-    if sampling.temperature > 0:
-        steps.append(TemperatureLogitsWarper(float(sampling.temperature)))
-        if sampling.top_k != -1:
-            steps.append(TopKLogitsWarper(sampling.top_k))
-        if sampling.top_p < 1:
-            steps.append(TopPLogitsWarper(sampling.top_p))
-        steps.append(SeededChoice(seeds))
-    return steps
+    if sampling.temperature == 0:
+        return LogitsProcessorList()
+    steps = LogitsProcessorList([TemperatureLogitsWarper(float(sampling.temperature))])
+    if sampling.top_k != -1:
+        steps.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        steps.append(TopPLogitsWarper(sampling.top_p))
+    return LogitsProcessorList([*steps, SeededChoice(seeds)])
 
 
 class SeededChoice:
-    """Add Gumbel noise to the logits. The greatest of them is then a draw from their softmax.
+    """Add Gumbel noise to the logits. The greatest of them is then a sample of their softmax.
 
     The noise of a row depends on its seed alone, and another token wins only if it was within rounding of the winner.
     """

