@@ -105,7 +105,7 @@ def difference(a: Array, b: Array) -> tuple[float, float, float]:
     if not gap.any():
         return 0.0, 0.0, 1.0
     error, freedom = gap.std(ddof=1) / math.sqrt(len(gap)), len(gap) - 1
-    return gap.mean(), stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(abs(gap.mean()) / error, freedom)
+    return gap.mean(), stats.t.ppf(0.975, freedom) * error, float(2 * stats.t.sf(abs(gap.mean()) / error, freedom))
 
 
 def rows(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[str, Any]]:
