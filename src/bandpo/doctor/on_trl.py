@@ -114,7 +114,7 @@ def trl_settings(
         yield split("warning", message)
 
 
-def _reuse(values: Mapping[str, Any], given: Set[str], whole: bool) -> Finding:
+def _reuse(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch."""
     accumulation, steps, generated, iterations = (values[name] for name in _REUSE)
     if steps is None and generated is not None:
@@ -128,13 +128,13 @@ def _reuse(values: Mapping[str, Any], given: Set[str], whole: bool) -> Finding:
         "num_iterations": iterations,
         "gradient_accumulation_steps": accumulation,
     }
-    text = ", ".join(f"{name} {x!r}{' by default' * (name not in given)}" for name, x in sizes.items())
+    text = ", ".join(f"{name} {x!r}{' by default' * (name not in names)}" for name, x in sizes.items())
     if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
         return Finding("problem", f"not all of these are positive numbers: {text}", "correct them")
-    if not whole and "gradient_accumulation_steps" not in given:
+    if not whole and "gradient_accumulation_steps" not in names:
         return not_judged(
             absent("gradient_accumulation_steps", accumulation, "TRL"),
-            iterations if "num_iterations" in given else None,
+            iterations if "num_iterations" in names else None,
             "give it too, or the script",
         )
     steps = sizes["steps_per_generation"] * iterations

@@ -87,7 +87,7 @@ def _wrong(result: Result, most: int) -> list[Summary]:
     places = [(graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()]
     rows: list[Summary] = []
     for graded, i, j in places[:: max(1, len(places) // max(1, most))][:most]:
-        question, right = graded.asked[i]
+        question, right = graded.questions[i]
         last = question[-1] if isinstance(question, list) and question else question  # of messages
         text = bare(str(last.get("content", last) if isinstance(last, dict) else last))
         read = None if graded.answers is None else graded.answers[i, j]

@@ -313,6 +313,6 @@ def _graded(
         truncated=None,
         parsed=answers != np.array(None) if is_read else None,
         prompt_ids=list(problems),
-        asked=questions,
+        questions=questions,
         scorer=grader,
     )

@@ -212,7 +212,7 @@ def _graded(
         parsed=array(bool, lambda key: grades[key]["status"] == "ok"),
         prompt_ids=[question.id for question in questions],
         status=array(object, lambda key: grades[key]["status"]),
-        asked=[(question.content, question.answer) for question in questions],
+        questions=[(question.content, question.answer) for question in questions],
     )
 
 

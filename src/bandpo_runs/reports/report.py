@@ -190,8 +190,8 @@ def _tables(section: Section) -> Iterator[Table]:
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest ratio for a token of old probability p.
 
-    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower one for A < 0, the upper one for A > 0.
-    None for a rule that asks for more.
+    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower
+    one for A < 0, the upper one for A > 0. None for a rule that asks for more.
     """
     log_p = torch.from_numpy(p).log()
     try:

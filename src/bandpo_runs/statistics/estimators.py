@@ -27,7 +27,7 @@ class Graded:
     """Hold one data set of one model. Arrays are [prompts, samples]; None: not recorded.
 
     `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
-    read, normalised so that equal answers are equal strings (None: nothing). `asked`: question and right answer.
+    read, normalised so that equal answers are equal strings (None: nothing). `questions`: each with its right answer.
     Several grades of the same answers are several of these, each with its `scorer`.
 
     Raises:
@@ -42,7 +42,7 @@ class Graded:
     parsed: Bools | None
     prompt_ids: list[str]
     status: NDArray[np.object_] | None = None
-    asked: Sequence[tuple[Any, Any]] = ()
+    questions: Sequence[tuple[Any, Any]] = ()
     scorer: str = ""
 
     def __post_init__(self) -> None:
