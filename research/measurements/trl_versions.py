@@ -148,7 +148,7 @@ def subclasses(python: Path) -> tuple[str, list[str]]:
     return "; ".join(told), bad
 
 
-def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
+def row(folder: Path, trl: str, transformers: str, commit: str | None) -> dict[str, object]:
     out: dict[str, object] = {"trl": trl, "transformers": transformers, "python": platform.python_version()}
     try:
         python = environment(folder, trl, transformers)
@@ -165,7 +165,7 @@ def row(folder: Path, trl: str, transformers: str) -> dict[str, object]:
         out |= {f"{name}_{key}": value for key, value in counts.items()}
     if not failed and trl not in INTERPRETED:
         out["subclasses"], failed = subclasses(python)
-    return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": source_commit()}
+    return {**out, "result": "failed: " + ", ".join(failed) if failed else "passed", "commit": commit}
 
 
 def in_order(row: dict[str, str]) -> list[Version]:
@@ -182,11 +182,11 @@ def main() -> None:
     unknown = sorted(set(args.versions) - set(RELEASES))
     if unknown:
         parser.error(f"unknown release of TRL: {', '.join(unknown)}; this command knows {', '.join(RELEASES)}")
-    worst = False
+    worst, commit = False, source_commit()  # before rows are written
     for trl in args.versions or RELEASES:
         for transformers in dict.fromkeys([RELEASES[trl], *([] if args.of_its_time else [pinned("transformers")])]):
             with tempfile.TemporaryDirectory() as folder:
-                made = row((args.keep or Path(folder)) / f"{trl}-{transformers}", trl, transformers)
+                made = row((args.keep or Path(folder)) / f"{trl}-{transformers}", trl, transformers, commit)
             print(", ".join(f"{key} {value}" for key, value in made.items()), flush=True)
             worst = worst or made["result"] != "passed"
             if args.write:

@@ -669,7 +669,7 @@ def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
     assert (by, graded.data) == (scorer, "b" if name == "sets.json" else "answers")
     assert told in " ".join(said)
     if name == "chat.jsonl":
-        assert graded.asked[0] == ([{"role": "user", "content": "problem 0"}], "7")
+        assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
     assert bool(said) == bool(told)
     np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
     if name not in ("capitals.csv", "judged.json"):
