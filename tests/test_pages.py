@@ -285,11 +285,15 @@ def test_a_trainers_row_is_that_of_its_tests():
     """A test that failed is named, and one that was skipped leaves the row as it was."""
     hosts = load("benchmarks/hosts.py")
     file, clip, band = (
-        "hosts/test_liger.py",
-        "test_clip_is_ligers_own_loss_bit_for_bit",
-        "test_band_is_policy_loss",
+        "hosts/test_conformance.py",
+        "test_clip_is_the_trainers_own_loss_bit_for_bit[liger grpo]",
+        "test_band_is_policy_loss[liger grpo-region0]",
     )
-    ran = [(file, clip, "passed"), (file, band, "passed"), (file, "test_band_of_others", "failure")]
+    ran = [
+        (file, clip, "passed"),
+        (file, band, "passed"),
+        (file, "test_band_is_policy_loss[torchrl none-region0]", "failure"),
+    ]
     row = hosts.row("Liger", ran)
     assert (row["run"], row["clip"], row["band"]) == ("real function", "bit for bit", "equal")
     assert hosts.row("Liger", [*ran, (file, band, "skipped")]) is None

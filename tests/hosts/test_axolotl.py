@@ -15,8 +15,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import yaml
+from hosts.trainers import Asking
 from made import assert_near, lines
-from test_limits import Asking
 
 import bandpo
 from bandpo_runs import toy
