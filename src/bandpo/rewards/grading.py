@@ -26,7 +26,7 @@ from .dapo import minerva
 from .final_answer import Thinking, final_answer
 from .lexicon import P, in_english
 from .notation import bare, compact, plain
-from .quantities import VALUES, Number, changes, equal, known_unit, number
+from .quantities import VALUES, Number, changes, equal, number, unit_name
 from .workers.comparisons import check_math_verify, pool
 from .workers.pool import Raised, Stopped
 
@@ -50,7 +50,12 @@ class Grade:
     status: Literal["ok", "unparsed", "timeout", "error"] = "ok"
 
 
-def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", thinking: Thinking = None) -> list[Grade]:
+def grade(
+    texts: Sequence[str],
+    answers: Sequence[str],
+    scorer: str = "math",
+    thinking: Thinking = None,
+) -> list[Grade]:
     """Score each text against its right answer.
 
     Args:
@@ -81,9 +86,8 @@ def grade(texts: Sequence[str], answers: Sequence[str], scorer: str = "math", th
     check_math_verify()
     grades = [_by_value(text, str(answer), thinking) for text, answer in zip(texts, answers, strict=True)]
     open_pairs = list(dict.fromkeys(pair for pair in grades if isinstance(pair, _Pair)))
-    results = dict(
-        zip(open_pairs, pool().map([[_right(pair.right).value, *pair.values] for pair in open_pairs]), strict=True)
-    )
+    tasks = [[_right(pair.right).value, *pair.values] for pair in open_pairs]
+    results = dict(zip(open_pairs, pool().map(tasks), strict=True))
     return [pair.grade(results[pair]) if isinstance(pair, _Pair) else pair for pair in grades]
 
 
@@ -131,7 +135,7 @@ def _right(answer: str) -> _Right:
     text = bare(plain(", ".join(stated.answers) if stated else answer))
     noted = P.with_unit.fullmatch(text)
     text = P.with_unit.sub(r"\1 \2", text)
-    value, unit = (noted[1], known_unit(noted[2])) if noted else without_unit(text) or (text, None)
+    value, unit = (noted[1], unit_name(noted[2])) if noted else without_unit(text) or (text, None)
     parsed = None if P.euler.fullmatch(value) else number(value)
     if parsed is not None:
         return _Right(text, "number", _exact(value), unit, parsed, f"{parsed.value} {unit or ''}".strip())
@@ -140,7 +144,8 @@ def _right(answer: str) -> _Right:
         plausible = (
             text[:2].strip("([").isupper() if kind == "choice" else kind != "based" or text.lstrip("-")[:1].isdigit()
         )
-        if plausible and (normal := read_as(text)):
+        normal = read_as(text) if plausible else ""
+        if normal:
             return _Right(text, kind, text, None, None, normal)
     return _Right(text, "formula", value, unit, None, compact(text))
 
@@ -164,16 +169,15 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     raw = P.with_unit.sub(r"\1 \2", bare(plain(answer))) if len(answer) <= LONGEST else ""
     if raw and compact(raw) == compact(wanted.text):
         return Grade(1.0, wanted.normal)
-    answer = in_english(
-        (P.decimal_comma if wanted.number.places else P.cents).sub(r"\1.\2", raw) if wanted.number else raw
-    ).strip()
-    if (parts := _clock(P.fraction.sub(r"\1\3:\2\4", answer))) and parts == _clock(
-        P.fraction.sub(r"\1\3:\2\4", wanted.text)
-    ):
+    comma = P.decimal_comma if wanted.number and wanted.number.places else P.cents
+    answer = in_english(comma.sub(r"\1.\2", raw) if wanted.number else raw).strip()
+    parts = _clock(P.fraction.sub(r"\1\3:\2\4", answer))
+    if parts and parts == _clock(P.fraction.sub(r"\1\3:\2\4", wanted.text)):
         return Grade(1.0, wanted.normal)  # 2/3 for 2:3
     if wanted.kind == "based" and "_" in wanted.normal and answer.isalnum():  # the base may be the question's
         return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
-    if read_as := _WRITTEN.get(wanted.kind):
+    read_as = _WRITTEN.get(wanted.kind)
+    if read_as:
         forms = [form for form in map(read_as, (without_lead(answer), answer, raw)) if form]
         if wanted.kind != "choice" or not forms:
             forms += filter(None, [read_as(bare(predicate(answer)))])

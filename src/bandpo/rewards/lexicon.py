@@ -46,7 +46,7 @@ NUMBERS = _load("numbers")
 
 
 class _Patterns:
-    """Compile a pattern when it is first asked for. `P.box` is the `box` of patterns.yaml."""
+    """Compile a pattern at its first use. `P.box` is the `box` of patterns.yaml."""
 
     def __init__(self, **parts: str) -> None:
         for name, pieces in _load("patterns").items():

@@ -11,8 +11,14 @@ from .quantities import VALUES
 
 # What may stand around a whole answer.
 _AROUND = [
-    *[("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"')],
-    *[(r"\boldsymbol{", "}"), (r"\underline{", "}"), ("{", "}")],
+    ("$$", "$$"),
+    ("$", "$"),
+    (r"\(", r"\)"),
+    (r"\[", r"\]"),
+    ('"', '"'),
+    (r"\boldsymbol{", "}"),
+    (r"\underline{", "}"),
+    ("{", "}"),
 ]
 # The same mathematics in other signs.
 _SIGNS = str.maketrans(
@@ -50,13 +56,13 @@ _REWRITTEN: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
     (
         re.compile(r"(?i)\b([0-9]+) dollars?,?(?: and)? ([0-9]{1,2}) cents?\b"),
-        lambda found: f"\\${found[1]}.{found[2].zfill(2)}",
+        lambda match: f"\\${match[1]}.{match[2].zfill(2)}",
     ),
     (re.compile(r"(?i)(?<![a-z])plus or minus (?=[0-9$\\])"), r"\\pm "),
     (re.compile(rf"(?i)(?:the )?\bsquare root of {P.texts.alone}"), r"\\sqrt{\1}"),
     (
         re.compile(rf"(?i)\b({'|'.join(VALUES)}) times (?=\\sqrt)"),
-        lambda found: f"{VALUES[found[1].casefold()]}\\cdot ",
+        lambda match: f"{VALUES[match[1].casefold()]}\\cdot ",
     ),
     (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
     (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
@@ -64,7 +70,7 @@ _REWRITTEN: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{P.texts.alone}"), r"\1^{\2}"),
     (re.compile(r"(?i)(?<![\w/.^)-])(\w+) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"\1^{\2}"),
     (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
-    (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda found: f"{VALUES[found[1].casefold()]}\\pi "),
+    (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda match: f"{VALUES[match[1].casefold()]}\\pi "),
     (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
     (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
     (re.compile(r"(?<=[\w)])\*\*(?=[\w(])"), "^"),

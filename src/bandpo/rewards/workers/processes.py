@@ -51,16 +51,19 @@ class Line:
             raise self._lost(error, seconds) from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        end, searched = time.monotonic() + seconds, 0
+        end = time.monotonic() + seconds
         try:
-            while (length := self.received.find(b"\n", searched)) < 0:
-                if (searched := len(self.received)) > _LONGEST:
+            length = self.received.find(b"\n")
+            while length < 0:
+                searched = len(self.received)
+                if searched > _LONGEST:
                     raise Lost(f"it sent more than {_LONGEST} bytes")
                 self.socket.settimeout(max(1e-3, end - time.monotonic()))
                 more = self.socket.recv(1 << 16)
                 if not more:
                     raise ConnectionError
                 self.received += more
+                length = self.received.find(b"\n", searched)
             line = self.received[:length]
             del self.received[: length + 1]
             message = json.loads(line)

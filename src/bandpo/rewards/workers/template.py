@@ -41,8 +41,9 @@ def _run() -> None:
     try:
         function = getattr(importlib.import_module(module), name)
         for value, expected in setup["warm_up"]:
-            if (found := json.loads(json.dumps(function(value)))) != expected:
-                raise ValueError(f"of {value!r} it makes {found!r}, and not {expected!r}")
+            result = json.loads(json.dumps(function(value)))
+            if result != expected:
+                raise ValueError(f"of {value!r} it makes {result!r}, and not {expected!r}")
     except BaseException as error:
         _send(connection, {"error": _reason(error)})
         return
@@ -89,7 +90,8 @@ def _fork_on_request(control: socket.socket) -> socket.socket | None:
             os.close(files[0])
         else:
             code = None
-            if (pid := request["end"]) in workers:
+            pid = request["end"]
+            if pid in workers:
                 workers.remove(pid)
                 os.kill(pid, signal.SIGKILL)  # one that is at its end keeps the reason
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
