@@ -158,7 +158,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
         **{
             f"policy_loss Adaptive {name}": forward_backward(
-                full(bandpo.Adaptive(Band(name, 0.05), bandpo.trust_regions.Tilt("surprise", 0.5))), new
+                full(Adaptive(Band(name, 0.05), Tilt("surprise", 0.5))), new
             )
             for name in ("kl", "tv", "chi2")
         },

@@ -45,7 +45,7 @@ ABSENT = [
         "REPO-R, ADAPO",
         "2603.11682",
         f"REPO-R is an advantage: {_LINES}; ADAPO moves `eps_high` by the entropy, by a law that was not found; "
-        "nearest is `Controlled`",
+        "nearest is [a `Controller`](your_rule.md#steer-a-number)",
     ),
     (
         "TRM, OPSM (DeepSeek-V3.2)",

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 BAND, RULES, ALGEBRA = "bandpo.band.operator", "bandpo.trust_regions.rules", "bandpo.trust_regions.combinators"
 SURROGATES, POLICY, METRICS = "bandpo.losses.surrogates", "bandpo.losses.policy", "bandpo.losses.metrics"
 AGGREGATION, KL, ADVANTAGES = "bandpo.losses.aggregation", "bandpo.losses.kl", "bandpo.losses.advantages"
-NUMERICS = "bandpo.numerics"
+NUMERICS, CONTROL = "bandpo.numerics", "bandpo.control"
 ON_BAND, ON_RULES = "band/test_operator.py", "trust_regions/test_trust_regions.py"
 ON_SURROGATES, ON_POLICY, ON_METRICS = "losses/test_surrogates.py", "losses/test_policy.py", "losses/test_metrics.py"
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -153,17 +153,12 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         instead(lambda self, old, context=None: self.region.bounds(old, context)),
         ON_RULES,
     ),
-    "controlled number stays": (
-        "bandpo.trust_regions.control",
-        "Controlled.at",
-        given(value=lambda x: x["self"].low),
-        "trust_regions/test_control.py",
-    ),
+    "controlled number stays": (CONTROL, "replace_number", given(value=lambda x: 0.05), "test_control.py"),
     "controller moves the wrong way": (
-        "bandpo.trust_regions.control",
-        "Quantile.step",
-        given(gap=lambda x: -x["gap"]),
-        "trust_regions/test_control.py",
+        CONTROL,
+        "Controller.step",
+        given(numbers=lambda x: {name: -number for name, number in x["numbers"].items()}),
+        "test_control.py",
     ),
     "sign of the advantage is lost": (SURROGATES, "surrogate_of", given(up=lambda x: x["up"] | True), ON_SURROGATES),
     "dual clip is missing": (SURROGATES, "surrogate_of", given(dual_clip=lambda x: None), ON_SURROGATES),
@@ -208,6 +203,7 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
 def plant(module: str, attribute: str, wrapper: Wrapper) -> None:
     """Replace the callable in every module of bandpo that holds it, or in its class."""
     import_module("bandpo.testing")  # and so all of the core
+    import_module("bandpo.control")
     owner, _, name = attribute.rpartition(".")
     holder = import_module(module)
     if owner:

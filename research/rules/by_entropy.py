@@ -18,13 +18,13 @@ from bandpo.trust_regions.combinators import Choice
 class ByEntropy(Choice):
     """One rule for tokens whose entropy is at most the quantile of those of its response, another for those above it.
 
-    ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs context.entropies; the
+    ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs extra["entropies"]; the
     quantile is interpolated between two tokens. Raises ValueError unless quantile is in (0, 1).
     """
 
     kind: ClassVar[str] = "by_entropy"
     words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
-    needs: ClassVar[tuple[str, ...]] = ("entropies",)
+    required: ClassVar[tuple[str, ...]] = ("entropies",)
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     limits: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}

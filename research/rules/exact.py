@@ -28,7 +28,7 @@ class Exact(Region):
     """
 
     kind: ClassVar[str] = "exact"
-    needs: ClassVar[tuple[str, ...]] = ("divergences",)
+    required: ClassVar[tuple[str, ...]] = ("divergences",)
     is_of_single_tokens: ClassVar[bool] = True
     delta: float
 

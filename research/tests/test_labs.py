@@ -157,13 +157,13 @@ REFUSED = {
     ),
     "a controller": (
         {"families": [*TWO_FAMILIES, {"name": "moving", "objective": controlled("controlled", type="pi")}]},
-        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: objective must not have "
-        "a number that moves",
+        "families.2: 'moving' cannot be in 'lab rare-and-noisy', a scene of the lab: Controlled "
+        "needs controlled, which TRL does not give",
     ),
     "a law": (
         {"families": [*TWO_FAMILIES, {"name": "by entropy",
             "objective": controlled("adaptive", type="tilt", of="entropy", gain=0.5)}]},
-        "families.2: 'by entropy' cannot be in 'lab rare-and-noisy', .*moves in training",
+        "families.2: 'by entropy' cannot be in 'lab rare-and-noisy', .*needs old_entropies, which TRL",
     ),
     "a penalty of its own": (
         {"families": [*TWO_FAMILIES, {"name": "kl", "objective": {"type": "objective", "beta": 0.1}}]},

@@ -13,7 +13,9 @@ import bandpo
 from bandpo.losses.nodes import methods
 from research.bench import Contest, read_contest
 from research.bench.contest import Family, grid_of, learner_of
+from research.rules.adaptive import Adaptive
 from research.rules.budget import Budget
+from research.rules.control import Controlled
 from research.rules.decaying import Decaying
 from research.rules.kl3 import KL3
 from research.rules.trgppo import TRGPPO
@@ -82,7 +84,7 @@ def test_the_slow_contest_has_the_fixed_rule_of_each_kind_that_adapts():
     assert {type(each.trust_region) for each in made["fixed clip"] + made["symmetric clip"]} == {bandpo.Clip}
     assert {type(each.trust_region) for each in made["Band-KL"]} == {bandpo.Band}
     moving = {type(tried[0].trust_region) for tried in made.values()}
-    assert {bandpo.Adaptive, Budget, bandpo.Controlled, Decaying} <= moving
+    assert {Adaptive, Budget, Controlled, Decaying} <= moving
     regions: list[Any] = [each.trust_region for tried in made.values() for each in tried]
     laws = {region.law.kind for region in regions if hasattr(region, "law")}
     assert laws == {"tilt", "pi", "quantile", "adaptive_kl", "hysteresis"}

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from bandpo.losses.nodes import method_or_objective
 from bandpo.losses.objective import Method, Objective
 from bandpo.losses.surrogates import by_sign
-from bandpo.trust_regions.base import Region, check_number, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.base import Region, check_number
 from bandpo.trust_regions.rules import Clip
+from research.rules.control import Controlled, find_one
 
 # The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
 _AVERAGE = "token-mean"

@@ -102,26 +102,24 @@ def test_a_wrong_setting_is_named_by_the_drivers_own_check(settings, message):
         validate_config(config, use_reference_policy=False, use_critic=False)
 
 
-@pytest.mark.parametrize(
-    ("setting", "needed"),
-    [
-        (region(type="'verl_rule:Stepped'"), r"\['step'\]"),
-        (f"+{LOSS}.tokens_path=tokens", r"\['step'\]"),
-        (f"+{LOSS}.trust_region=band-entropy", r"\['old_entropies'\]"),
-    ],
-)
 @pytest.mark.parametrize("release", ["0.7.1", "0.8.0"])
-def test_what_verls_batches_lacked_before_0_9_is_refused_at_the_start(monkeypatch, release, setting, needed):
+def test_what_verls_batches_lacked_before_0_9_is_refused_at_the_start(monkeypatch, release):
     monkeypatch.setattr(plugin, "VERL", release)
-    with pytest.raises(Exception, match=f"(?s){needed} is asked for, which .* from 0.9 on, got verl {release}"):
-        actor(*OURS, setting)
+    with pytest.raises(Exception, match=f"(?s)tokens_path needs the step, .* from 0.9 on, got verl {release}"):
+        actor(*OURS, f"+{LOSS}.tokens_path=tokens")
+
+
+@pytest.mark.parametrize(("node", "named"), [("{type:controlled}", "'controlled'"), ("{type:adaptive}", "'adaptive'")])
+def test_a_number_that_moves_in_training_is_no_rule_here(node, named):
+    with pytest.raises(Exception, match=f"(?s)no trust region type is called {named}"):
+        actor(*OURS, f"+{LOSS}.trust_region={node}")
 
 
 def test_a_method_of_the_sampler_arrives_where_the_anchor_is_the_sampler():
     options = actor(*OURS, f"+{LOSS}.trust_region=dis", f"+{LOSS}.anchor=sampler").policy_loss
     assert options.objective.apply == "mask_two_sided"
-    assert options.asked == {"anchor"}
-    assert actor(*OURS, BAND).policy_loss.asked == frozenset()
+    assert options.of_batch == {"anchor"}
+    assert actor(*OURS, BAND).policy_loss.of_batch == frozenset()
 
 
 def python(code, **environment):

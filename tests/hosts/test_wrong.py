@@ -32,7 +32,7 @@ TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
 AXOLOTL = "plugins: [bandpo.integrations.axolotl.Plugin]\nrl: {1}\ntrust_region: grpo\ntrl: {{{0}}}\n"
 RLLM = "algorithm: {{loss_plugins: [bandpo.integrations.rllm], loss_fn: {}, loss_params: {{trust_region: {}}}}}\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
-ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or ver"
+ASKS = "needs entropies, which {0} does not give a rule; take another rule, or call policy_loss"
 NEMO = "policy: {train_global_batch_size: 8}\ngrpo: {num_prompts_per_step: 2, num_generations_per_prompt: 4}"
 RECIPES = {
     "AReaL": (".yaml", "actor: {recompute_logprob: true, ppo_n_minibatches: 1}", "more ppo_n_minibatches"),
@@ -50,7 +50,7 @@ RULE = {".yaml": "trust_region: {type: band, delta: 0.05}\n", ".sh": "echo trust
 
 
 class Entropic(bandpo.Region):
-    needs = ("entropies",)
+    required = ("entropies",)
 
     def bounds(self, old_logps, context=None):
         return bandpo.Clip(0.2, 0.2).bounds(old_logps)

@@ -212,12 +212,6 @@ def wilson(log_pi, old, sampler, a):
     return ppo((log_pi - old).exp(), a, (centre - half) / p, (centre + half) / p)
 
 
-def band_entropy(log_pi, old, sampler, a, old_entropies, mean_weight):
-    weights = (old_entropies / 2).exp().clamp(max=10)
-    low, high = kl_ball(old.exp(), 0.05 * weights / mean_weight)
-    return ppo((log_pi - old).exp(), a, low, high)
-
-
 def sapo(log_pi, old, sampler, a):
     tau = 1.0 if a > 0 else 1.05
     return 4 / tau / (1 + torch.exp(-tau * (torch.exp(log_pi - old) - 1))) * a
@@ -278,7 +272,6 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
     "sapo": sapo,
     "dgpo": dgpo,
     "cfpo": cfpo,
-    "band-entropy": band_entropy,
 }
 # Of these the value is another one with the same gradient: A log pi for A pi / sg(pi), r A for sg(r) A log pi, or 0
 # for a constant; the weight times A for that times A log pi.
@@ -574,7 +567,6 @@ def test_the_table_says_which_trainers_run_a_method(index):
     said = {name: index.trainers(method(name)) for name in FORMULAS}
     assert said["band-kl"] == said["no-clip"] == "all"
     assert said["gspo"] == said["cispo"] == said["dis"] == said["dppo"] == "most"
-    assert said["band-entropy"] == "TRL, axolotl, verl"
     assert all(said.values())
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -86,14 +87,12 @@ def batch(dtype: torch.dtype = F64, seed: int = 0, rows: int = 6, columns: int =
 
 
 def context_of(data: dict[str, Tensor], entropies: Tensor) -> Context:
-    return Context(data["response_mask"], entropies, data["advantages"].double()[:, None], step=3)
+    return Context(data["response_mask"], data["advantages"].double()[:, None], {"entropies": entropies})
 
 
-def loss_and_gradient(
-    data: dict[str, Tensor], region, *, step=None, normalizer=None, **fields
-) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(data: dict[str, Any], region, *, normalizer=None, **fields) -> tuple[Tensor, Tensor]:
     """Of the objective with these fields."""
-    loss, _ = policy_loss(**data, objective=Objective(region, **fields), step=step, normalizer=normalizer)
+    loss, _ = policy_loss(**data, objective=Objective(region, **fields), normalizer=normalizer)
     return loss.detach(), torch.autograd.grad(loss.sum(), data["logps"])[0]
 
 
@@ -111,7 +110,7 @@ def loss_and_gradient(
 @pytest.mark.filterwarnings("ignore:.*half precision rounds them")
 def test_every_region_and_application_is_its_textbook(region, apply, dtype):
     data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
-    got = loss_and_gradient(data | {"entropies": entropies}, region, apply=apply, aggregation="none", step=3)
+    got = loss_and_gradient(data | {"extra": {"entropies": entropies}}, region, apply=apply, aggregation="none")
     log_pi = data["logps"].detach().double().requires_grad_()
     old, a, mask = data["old_logps"].double(), data["advantages"].double()[:, None], data["response_mask"]
     # Half precision is float32 from the start: so are its bounds.

@@ -300,7 +300,7 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
         advantages,
         mask,
         Objective(Exact(delta), apply=apply),
-        more={"divergences": given},
+        extra={"divergences": given},
         metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
@@ -320,16 +320,16 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
 def test_the_gate_is_a_rule():
     spent = torch.linspace(0, 0.3, 64)[None]
     rule = Exact(0.15)
-    check_trust_region(rule, Context(more={"divergences": spent}))
-    check_objective(Objective(rule, apply="mask"), more={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
+    check_trust_region(rule, Context(extra={"divergences": spent}))
+    check_objective(Objective(rule, apply="mask"), extra={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
     assert trust_region({"type": "exact", "delta": 0.15}) == rule
     old = torch.tensor([[-1.0, -2.0, math.nan, -1.0, -3.0]], dtype=F64)
-    found = rule.bounds(old, Context(more={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
+    found = rule.bounds(old, Context(extra={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
     assert found.log_low[0, [0, 1, 4]].tolist() == [-math.inf, 0, -math.inf]  # on the radius is inside
     assert found.log_high[0, [0, 1, 4]].tolist() == [1, 0, 3]
     assert found.log_low.isnan().equal(found.log_high.isnan())
     assert found.log_high.isnan().tolist() == [[False, False, True, True, False]]
-    with pytest.raises(ValueError, match=r"Exact needs context.divergences, which was not given"):
+    with pytest.raises(ValueError, match=r"Exact needs divergences, which was not given"):
         rule.bounds(old)
     with pytest.raises(ValueError, match=r"delta of Exact must be a number in \(0, inf\), got 0"):
         Exact(0)

@@ -134,11 +134,11 @@ def of_the_vocabulary(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Ten
     """Return the divergences over a vocabulary of two, of which the first token is the one that is drawn."""
     logps = data["logps"].detach()
     logits, first = torch.stack([logps, torch.log1p(-logps.exp())], -1), torch.zeros_like(logps, dtype=torch.int64)
-    return {"more": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
+    return {"extra": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
 
 
 def of_the_batch(name: str):
-    return lambda data, sampler: {"more": {name: shown(data["response_mask"])[name]}}
+    return lambda data, sampler: {"extra": {name: shown(data["response_mask"])[name]}}
 
 
 MORE = {
@@ -190,6 +190,6 @@ def test_erc_has_a_dual_clip_at_10():
     """Few tokens of a batch are near it."""
     r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
     data = {"logps": (r / 20).log().requires_grad_(), "old_logps": torch.full_like(r, math.log(0.05))}
-    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "entropies": r, "old_entropies": r}
+    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "extra": {"entropies": r, "old_entropies": r}}
     _, gradient = loss_and_gradient(data, METHODS["erc"].objective)
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.81, 9.9, 0.0]], dtype=F64) / 4)

@@ -115,7 +115,11 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
         yield Finding("ok", f"the loss of {host} is {in_words(found)}")
     region, old = found.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
     doubt = region.doubt()
-    if not region.needed() and ((bounds := region.bounds(old)).log_high >= -old).all() and (bounds.log_low < -20).all():
+    if (
+        not region.all_required()
+        and ((bounds := region.bounds(old)).log_high >= -old).all()
+        and (bounds.log_low < -20).all()
+    ):
         doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
     if doubt:
         what, _, cure = doubt.partition("; ")

@@ -41,7 +41,7 @@ class BandPOLoss(GRPOLoss):
             self.tensor_keys.sample_log_prob, as_padded_tensor=True, padding_side="left", padding_value=0.0
         )
         advantages = tensordict.get(self.tensor_keys.advantage, as_padded_tensor=True)[..., 0]
-        bounds = bounds_of(self.trust_region, old, advantages, mask, tensordict["_cur_log_prob"].detach())
+        bounds = bounds_of(self.trust_region, old, advantages, mask)
         self._bounds = bounds.log_low.unsqueeze(-1), bounds.log_high.unsqueeze(-1)
         return out
 

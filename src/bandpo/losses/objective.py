@@ -9,9 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Region, check_number, check_part, depends_on_probability, find_one, node_of, rules_in
-from ..trust_regions.control import Controlled
+from ..trust_regions.base import Context, Region, check_number, check_part, depends_on_probability, node_of, rules_in
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
@@ -76,8 +74,6 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_part(self, "trust_region")
-        for kind in (Controlled, Adaptive):  # at most one: the context has one number for it
-            find_one(self.trust_region, kind)
         if self.dual_clip is not None:
             check_number(self, "dual_clip", "(1, inf)")
         positive, negative = by_sign(self.apply, self.dual_clip)
@@ -169,10 +165,11 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        taken = ("entropies", "old_entropies", "step", "mean_weight", "controlled")
-        needed = [name for name in self.objective.trust_region.needed() if name in taken]
-        given = ["old_logps=rollout_logps"] if self.from_sampler else []
-        return ", ".join([*given, *(f"{name}={name}" for name in needed)])
+        arguments = ["old_logps=rollout_logps"] if self.from_sampler else []
+        own = [name for name in self.objective.trust_region.all_required() if name not in Context.__dataclass_fields__]
+        if own:
+            arguments.append(f"extra={{{', '.join(f'{name!r}: {name}' for name in own)}}}")
+        return ", ".join(arguments)
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "method", "name": self.name}

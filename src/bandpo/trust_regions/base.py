@@ -11,59 +11,48 @@ import dataclasses
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import check_old_logps, without_looking
 
-__all__ = ["Context", "Law", "Region"]
+__all__ = ["Context", "Region"]
 
 EXAMPLE = "; a rule is written Band('kl', 0.05) or Clip(0.2, 0.28), as text band:kl:0.05 or clip:0.2:0.28"
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Hold what a rule may see of a batch besides the old log-probabilities. The loss and its caller fill it as far as
-    they can.
+    """Hold what a rule may see of a batch besides the old log-probabilities. The loss makes it.
 
-    Attributes ((B, T) unless said otherwise):
-        response_mask: True at the tokens of the response.
-        entropies: entropy of the current policy at each token, in nats, from the logits.
+    Attributes:
+        response_mask: (B, T), True at the tokens of the response.
         advantages: (B, T) or (B, 1).
-        positions: index of each token in its response.
-        step: optimizer step, an int.
-        logps: log pi of the current policy, detached.
-        old_entropies: entropy of the old policy at each token, in nats.
-        mean_weight: what an `Adaptive` radius is divided by, where the loss sees a part of the batch only.
-        controlled: the number that the controller of a `Controlled` rule has set.
-        more: what a rule of yours needs by other names, numbers or tensors, (B, T) or (B, 1).
+        extra: what rules of your own need by other names, numbers or tensors, (B, T) or (B, 1).
     """
 
     response_mask: Tensor | None = None
-    entropies: Tensor | None = None
     advantages: Tensor | None = None
-    positions: Tensor | None = None
-    step: int | None = None
-    logps: Tensor | None = None
-    old_entropies: Tensor | None = None
-    mean_weight: float | Tensor | None = None
-    controlled: float | None = None
     # dict[str, Any] is what torch.compile cannot call.
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
 
-    def require(self, field: str, rule: Node) -> Any:
-        """Return the named field. Raises ValueError if it was not filled or is not in the rule's `needs`."""
-        name, value = type(rule).__name__, self.more.get(field, getattr(self, field, None))
-        if field not in rule.needs:
-            raise ValueError(f"{name} asks for context.{field}; write needs: ClassVar[tuple[str, ...]] = ({field!r},)")
+    def require(self, name: str, rule: Node) -> Any:
+        """Return a field, or what `extra` has by that name.
+
+        Raises ValueError if it was not filled or is not in the rule's `required`.
+        """
+        kind = type(rule).__name__
+        if name not in rule.required:
+            raise ValueError(f"{kind} asks for {name}; write required: ClassVar[tuple[str, ...]] = ({name!r},)")
+        value = self.extra.get(name, getattr(self, name, None))
         if value is None:
-            what = f"{field}=..." if hasattr(self, field) else f"more={{{field!r}: ...}}"
+            what = f"{name}=..." if hasattr(self, name) else f"extra={{{name!r}: ...}}"
             raise ValueError(
-                f"{name} needs context.{field}, which was not given; pass {what} to policy_loss, or a Context({what})"
+                f"{kind} needs {name}, which was not given; pass {what} to policy_loss, or a Context({what})"
             )
         return value
 
@@ -72,11 +61,11 @@ class Node:
     """Make a frozen dataclass a config node too, if it has a `kind`. The kind is its `type` in a config file.
 
     The kind is known once the class is defined. In another process, where it is not, `module:Class` is the type, which
-    `to_config` writes. `needs` are the fields of `Context` that it asks for, `limits` the intervals of its
+    `to_config` writes. `required` names what it asks of `Context`, `limits` the intervals of its
     numbers, such as "[0, 1)", `words` its label with fields in braces.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
+    required: ClassVar[tuple[str, ...]] = ()
     limits: ClassVar[Mapping[str, str]] = {}
     words: ClassVar[str] = ""
     kind: ClassVar[str] = ""
@@ -104,7 +93,7 @@ class Node:
     def __post_init__(self) -> None:
         """Check the fields that are rules, and the numbers that have limits. Raises ValueError."""
         for field in dataclasses.fields(cast(Any, self)):
-            if str(getattr(field.type, "__name__", field.type)).rpartition(".")[2] == "Region":
+            if holds_rule(field):
                 check_part(self, field.name)
         for name, interval in self.limits.items():
             check_number(self, name, interval)
@@ -122,6 +111,11 @@ class Node:
             raise ValueError(f"{cls.__name__} has no config node; give it a kind: ClassVar[str] = ...")
         is_found = not cls.__module__.startswith(("bandpo.", "__main__")) and "." not in cls.__qualname__
         return node_of(self, f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind)
+
+
+def holds_rule(field: dataclasses.Field[Any]) -> bool:
+    """Check that the annotation of a field is `Region`."""
+    return str(getattr(field.type, "__name__", field.type)).rpartition(".")[2] == "Region"
 
 
 def _shown(value: Any) -> str:
@@ -158,10 +152,12 @@ class Region(Node, ABC, family="trust region"):
         Called by itself, not by a loss, it refuses a list, a number, and log-probabilities above 1e-6.
         """
 
-    def needed(self) -> dict[str, str]:
-        """List the fields of `Context` that it and its parts ask for. Each has the name of the rule that asks."""
-        found = {name: of for _, part in parts_of(self) for name, of in part.needed().items()}
-        return found | dict.fromkeys(self.needs, type(self).__name__)
+    def all_required(self) -> dict[str, str]:
+        """List what it and its parts ask of `Context`. Each has the name of the rule that asks."""
+        askers = dict.fromkeys(self.required, type(self).__name__)
+        for _, part in parts_of(self):
+            askers = part.all_required() | askers
+        return askers
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -170,9 +166,6 @@ class Region(Node, ABC, family="trust region"):
             return tuple(f"{place}.{each}" for each in part.free)
         numbers = [place for place, value in places(self) if isinstance(value, float)]
         return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        """Return the number of these fields from which on each token is inside. None without a formula."""
 
     def cases(self) -> dict[str, Region]:
         """Name the rule that it is in each case. It is empty where it is one rule that asks for p alone."""
@@ -193,24 +186,6 @@ def _looking(bounds: Callable[..., Bounds]) -> Callable[..., Bounds]:
             return bounds(self, old_logps, *context, **named)
 
     return checked
-
-
-class Law(Node, ABC, family="law"):
-    """Say how a rule's number moves: by token (`TokenLaw`) or by step (`ControlLaw`)."""
-
-
-Found = TypeVar("Found", bound=Region)
-
-
-def find_one(region: Region, kind: type[Found]) -> Found | None:
-    """Find the rule of a class in a rule, itself included; None without one.
-
-    Raises ValueError for two, because the context has one number for it.
-    """
-    found = [each for each in rules_in(region) if isinstance(each, kind)]
-    if len(found) > 1:
-        raise ValueError(f"a rule may have one {kind.__name__} in it, got {found}")
-    return found[0] if found else None
 
 
 def rules_in(region: Region) -> list[Region]:
@@ -258,7 +233,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_part(thing: object, name: str, of: type[Node] = Region) -> None:
-    """Check a field that holds a rule, or a law."""
+    """Check a field that holds a rule, or an object of another family."""
     if not isinstance(value := getattr(thing, name), of):
         known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
         what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"

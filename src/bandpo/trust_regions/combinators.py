@@ -137,7 +137,7 @@ class Capped(Region):
 
 @dataclass(frozen=True)
 class BySign(Choice):
-    """Take one rule where A >= 0 and another where A < 0. Needs context.advantages.
+    """Take one rule where A >= 0 and another where A < 0. Needs the advantages.
 
     With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
     both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `apply="weight"`.
@@ -145,7 +145,7 @@ class BySign(Choice):
 
     kind: ClassVar[str] = "by_sign"
     words: ClassVar[str] = "{positive} for A >= 0, {negative} for A < 0"
-    needs: ClassVar[tuple[str, ...]] = ("advantages",)
+    required: ClassVar[tuple[str, ...]] = ("advantages",)
     sees_probability: ClassVar[bool] = False
     positive: Region
     negative: Region

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..band.divergences import Divergence, divergence
-from ..band.operator import band_bounds, divergence_at
+from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 from .base import EXAMPLE, Context, Region, check_number
@@ -48,12 +48,6 @@ class Clip(Region):
     @property
     def free(self) -> tuple[str, ...]:
         return ("eps_low", "eps_high") if self.eps_low == self.eps_high else ("eps_high",)
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        moved = torch.expm1(log_ratio)
-        if sorted(names) == ["eps_high", "eps_low"]:
-            return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
-        return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0)) if names == ("eps_high",) else None
 
     def doubt(self) -> str:
         low, high = self.eps_low, self.eps_high
@@ -149,10 +143,6 @@ class Band(Region):
     def label(self) -> str:
         low, high = self.delta_low or self.delta, self.delta_high or self.delta
         return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
-
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        one = names == ("delta",) and self.delta_low is self.delta_high is None
-        return divergence_at(log_ratio, old_logps, self.divergence) if one else None
 
 
 def name_divergence(rule: Any) -> None:

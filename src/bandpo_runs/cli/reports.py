@@ -84,7 +84,7 @@ def methods(
             said = said.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
-    words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
+    words = ", ".join(map(usage, kinds()))
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
