@@ -26,6 +26,7 @@ from bandpo.band import Divergence
 from bandpo.losses.metrics import Level
 from bandpo_runs.provenance import hardware, source_commit
 from csv_rows import write_rows
+from research.rules.adaptive import Adaptive, Tilt
 
 SHAPE = (8, 4096)
 # What is compared with what.

@@ -12,7 +12,7 @@ from regions import parse_region
 
 from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Intersect, Objective, Region
 from bandpo.explain import DEFAULT_P, explain, stops
-from bandpo.losses.surrogates import Application
+from bandpo.losses.surrogates import SurrogateWeight
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 
@@ -169,7 +169,7 @@ def test_a_rule_of_ones_own_may_read_the_shape_and_is_named_by_its_kind():
 
 
 @dataclass(frozen=True)
-class Squared(Application):
+class Squared(SurrogateWeight):
     kind: ClassVar[str] = "squared"
 
     def weight(self, s, edge, up):
@@ -177,7 +177,7 @@ class Squared(Application):
 
 
 @dataclass(frozen=True)
-class Gate(Application):
+class Gate(SurrogateWeight):
     kind: ClassVar[str] = "gate"
     has_bounds: ClassVar[bool] = False
 
@@ -186,9 +186,9 @@ class Gate(Application):
 
 
 def test_an_application_of_ones_own_is_told_by_its_weight():
-    text = explain(Objective(Clip(0.2, 0.2), apply=(Squared(), "clip")), [0.1])
+    text = explain(Objective(Clip(0.2, 0.2), surrogate=(Squared(), "clip")), [0.1])
     assert "\n    where A >= 0: of an application of your own, with the weight Squared\n" in text
-    text = explain(Objective(Clip(1.0, math.inf), apply=Gate()), [0.1])
+    text = explain(Objective(Clip(1.0, math.inf), surrogate=Gate()), [0.1])
     assert "\n    where A < 0: of an application of your own, with the weight Gate\n" in text
 
 

@@ -54,6 +54,18 @@ def instead(other: Callable[..., Any]) -> Wrapper:
     return lambda real: other
 
 
+def _all_true(x: dict[str, Any]) -> Any:
+    return x["positive"] | True
+
+
+def _turned(x: dict[str, Any]) -> Any:
+    return ~x["positive"]
+
+
+def _detached(x: dict[str, Any]) -> Any:
+    return x["log_ratio"].detach()
+
+
 def _token_alone(log_ratio: Any, old_logps: Any, kind: Any = "kl") -> Any:
     """Forget all other tokens in the divergence of a move."""
     return old_logps.exp() * divergence(kind).generator(log_ratio)
@@ -160,18 +172,33 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         given(numbers=lambda x: {name: -number for name, number in x["numbers"].items()}),
         "test_control.py",
     ),
-    "sign of the advantage is lost": (SURROGATES, "surrogate_of", given(up=lambda x: x["up"] | True), ON_SURROGATES),
+    "sign of the advantage is lost": (
+        SURROGATES,
+        "surrogate_of",
+        given(positive=_all_true),
+        ON_SURROGATES,
+    ),
     "dual clip is missing": (SURROGATES, "surrogate_of", given(dual_clip=lambda x: None), ON_SURROGATES),
     "both sides are clipped": (SURROGATES, "clip_by_sign", instead(lambda s, up, b, dual: b.clamp(s)), ON_SURROGATES),
     "clipped token keeps its gradient": (SURROGATES, "clip_by_sign", _straight_through, ON_SURROGATES),
-    "ratio is detached": (SURROGATES, "surrogate_of", given(s=lambda x: x["s"].detach()), ON_SURROGATES),
+    "ratio is detached": (
+        SURROGATES,
+        "surrogate_of",
+        given(log_ratio=_detached),
+        ON_SURROGATES,
+    ),
     "Preserve weighs both sides alike": (
         SURROGATES,
         "Preserve.weight",
-        given(up=lambda x: x["up"] | True),
+        given(positive=_all_true),
         ON_SURROGATES,
     ),
-    "temperatures of SAPO change places": (SURROGATES, "Sapo.weight", given(up=lambda x: ~x["up"]), ON_SURROGATES),
+    "temperatures of SAPO change places": (
+        SURROGATES,
+        "Sapo.weight",
+        given(positive=_turned),
+        ON_SURROGATES,
+    ),
     "k3 is k1": (KL, "kl_penalty", given(kind=lambda x: "k1" if x["kind"] == "k3" else x["kind"]), ON_POLICY),
     "policy and reference change places": (
         KL,

@@ -141,10 +141,10 @@ def test_every_method_passes(method):
     "objective",
     [
         Objective(Clip(), beta=0.1),
-        Objective(Band(), aggregation="none", apply=("mask", "weight")),
+        Objective(Band(), aggregation="none", surrogate=("mask", "weight")),
         Objective(Band("tv", 0.1), aggregation="token-mean", dual_clip=3.0),
-        Objective(Band(), apply="quadratic", aggregation="seq-mean-token-sum-norm"),
-        Objective(Clip(0.02, 0.02), ratio="sequence-mean", apply=(Sapo(), "quadratic")),
+        Objective(Band(), surrogate="quadratic", aggregation="seq-mean-token-sum-norm"),
+        Objective(Clip(0.02, 0.02), ratio="sequence-mean", surrogate=(Sapo(), "quadratic")),
     ],
     ids=name_of,
 )

@@ -43,7 +43,7 @@ class Tilt(TokenLaw):
     """
 
     kind: ClassVar[str] = "tilt"
-    limits: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
     of: str
     gain: float
     limit: float = 10.0
@@ -102,7 +102,7 @@ class Adaptive(Region):
     """
 
     kind: ClassVar[str] = "adaptive"
-    words: ClassVar[str] = "{region} by {law}"
+    label_format: ClassVar[str] = "{region} by {law}"
     required: ClassVar[tuple[str, ...]] = ("response_mask",)
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
@@ -119,7 +119,7 @@ class Adaptive(Region):
     def all_required(self) -> dict[str, str]:
         return super().all_required() | dict.fromkeys(self.law.required, type(self.law).__name__)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         return {"a token of mean weight": self.region}
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from bandpo.band.operator import band_bounds, divergence_at
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
 from bandpo.trust_regions.base import Context, Region, check_number, depends_on_probability
-from bandpo.trust_regions.rules import Band, Clip, like, name_divergence
+from bandpo.trust_regions.rules import Band, Clip, make_bounds, name_divergence
 
 from .adaptive import QUANTITIES
 
@@ -40,7 +40,7 @@ class GroupClip(Region):
     """
 
     kind: ClassVar[str] = "group_clip"
-    words: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
+    label_format: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
     required: ClassVar[tuple[str, ...]] = ("group_mean",)
     sees_probability: ClassVar[bool] = False
     eps_low: float
@@ -58,9 +58,9 @@ class GroupClip(Region):
         rare = ((1 - mean) * (self.group_size / (self.group_size - 1))).clamp(0, 1)
         log_high = torch.log1p(self.eps_low + (self.eps_high_max - self.eps_low) * rare)
         fixed = Clip(self.eps_low, self.eps_low).bounds(old_logps)
-        return like(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
+        return make_bounds(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the clips at both ends."""
         widest, narrowest = Clip(self.eps_low, self.eps_high_max), Clip(self.eps_low, self.eps_low)
         return {"one right answer": widest, "all right": narrowest}
@@ -70,17 +70,17 @@ class GroupClip(Region):
 class EntropyRatio(Region):
     """Keep a rule while the entropy stays near the old one, low < H / H_old < high. Elsewhere r = 1 and no more.
 
-    H is extra["entropies"], H_old extra["old_entropies"], of the token's whole distribution. With `apply`
+    H is extra["entropies"], H_old extra["old_entropies"], of the token's whole distribution. With `surrogate`
     "mask_two_sided" a token outside is dropped (unless r is 1 exactly), which is what ERC does (arXiv 2512.05591); with
     "clip" only its gradient away from r = 1 is. Raises ValueError unless 0 <= low < 1 < high.
     """
 
     kind: ClassVar[str] = "entropy_ratio"
-    words: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
+    label_format: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
     required: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
+    valid_range: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
     region: Region
     low: float = 0.95
     high: float = 1.05
@@ -96,7 +96,7 @@ class EntropyRatio(Region):
         low, high = (torch.where(near, x, x.clamp(0, 0)) for x in (inner.log_low, inner.log_high))
         return Bounds(low, high)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the rule, and no move."""
         return {f"entropy ratio in {self.low}..{self.high}": self.region, "elsewhere": Clip(0.0, 0.0)}
 
@@ -115,7 +115,7 @@ class Stale(Region):
     """
 
     kind: ClassVar[str] = "stale"
-    words: ClassVar[str] = "{region} times staleness"
+    label_format: ClassVar[str] = "{region} times staleness"
     required: ClassVar[tuple[str, ...]] = ("staleness",)
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -135,7 +135,7 @@ class Stale(Region):
         d = (staleness + inner.log_low.new_zeros(())).clamp(min=1).to(inner.log_low)
         return Bounds(inner.log_low * d, inner.log_high * d)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the rule as it is."""
         return {"staleness 1": self.region}
 
@@ -156,10 +156,10 @@ class PrefixBudget(Region):
     """
 
     kind: ClassVar[str] = "prefix_budget"
-    words: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
+    label_format: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
     required: ClassVar[tuple[str, ...]] = ("logps",)
     is_of_single_tokens: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
+    valid_range: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
     divergence: str | Divergence = "tv"
     delta: float = 0.15
     budget: float = 0.015
@@ -182,9 +182,11 @@ class PrefixBudget(Region):
         balance = pad(torch.where(mask, gain, 0.0), (1, 0))[..., :-1].cumsum(-1)
         left = delta + balance.clamp(max=0)
         band = band_bounds(working_copy(old_logps), self.divergence, (left / weight).clamp(min=1e-300))
-        return like(old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high)))
+        return make_bounds(
+            old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high))
+        )
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the bands at both ends of a response."""
         first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
         return {"first token": first, "last token, nothing overspent": last}

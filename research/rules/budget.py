@@ -64,7 +64,7 @@ class Budget(Region):
         """The divergence and the radius."""
         return f"Budget-{divergence(self.divergence).title} {self.delta}"
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """The band of a single token."""
         return {"a response of one token": Band(self.divergence, self.delta)}
 

@@ -23,11 +23,11 @@ class ByEntropy(Choice):
     """
 
     kind: ClassVar[str] = "by_entropy"
-    words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
+    label_format: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
     required: ClassVar[tuple[str, ...]] = ("entropies",)
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
     quantile: float
     below: Region
     above: Region
@@ -39,6 +39,6 @@ class ByEntropy(Choice):
         x = x if mask is None else torch.where(mask, x, torch.nan)
         return entropies - torch.nanquantile(x, self.quantile, dim=-1, keepdim=True)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the two rules."""
         return {f"entropy up to quantile {self.quantile}": self.below, "entropy above it": self.above}

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bandpo.bounds import Bounds
 from bandpo.errors import nearest
-from bandpo.numerics import listed, made_to_last
-from bandpo.trust_regions.base import Context, Node, Region, check_number, check_part, given, rules_in
+from bandpo.numerics import listed, outside_torch_modes
+from bandpo.trust_regions.base import Context, Node, Region, check_number, check_part, init_fields, walk
 from bandpo.trust_regions.nodes import read_field, read_node
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
@@ -52,7 +52,7 @@ def find_one(region: Region, kind: type[R]) -> R | None:
 
     Raises ValueError for two, because a context has one number for it.
     """
-    rules = [each for each in rules_in(region) if isinstance(each, kind)]
+    rules = [each for each in walk(region) if isinstance(each, kind)]
     if len(rules) > 1:
         raise ValueError(f"a rule may have one {kind.__name__} in it, got {rules}")
     return rules[0] if rules else None
@@ -89,7 +89,7 @@ class Quantile(ControlLaw):
     """
 
     kind: ClassVar[str] = "quantile"
-    limits: ClassVar[Mapping[str, str]] = {"gain": "(0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"gain": "(0, inf)"}
     gain: float = 1.0
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
@@ -128,7 +128,7 @@ class Controlled(Region):
     """
 
     kind: ClassVar[str] = "controlled"
-    words: ClassVar[str] = (
+    label_format: ClassVar[str] = (
         "{region}, {parameter} in {low}..{high} for {measure} {target} ({law}, smoothing {smoothing})"
     )
     required: ClassVar[tuple[str, ...]] = ("controlled",)
@@ -149,7 +149,7 @@ class Controlled(Region):
         check_part(self, "law", of=ControlLaw)
         names = listed(self.parameter) or [""]
         object.__setattr__(self, "parameter", names[0] if len(names) == 1 else tuple(names))
-        numbers = {each: x for each in given(self.region) if isinstance(x := getattr(self.region, each), float)}
+        numbers = {each: x for each in init_fields(self.region) if isinstance(x := getattr(self.region, each), float)}
         for each in names:
             if not math.isfinite(numbers.get(each, math.nan)):
                 raise ValueError(
@@ -195,7 +195,7 @@ class Controlled(Region):
         context = context or Context()
         return self.at(context.require("controlled", self)).bounds(old_logps, context)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         names = " = ".join(listed(self.parameter))
         return {f"at {names} = {value:g}": self.at(value) for value in (self.low, self.high)}
 
@@ -228,7 +228,7 @@ class Controlled(Region):
 
 
 def _is_wider(wide: Region, narrow: Region) -> bool:
-    with made_to_last():
+    with outside_torch_modes():
         log_p = torch.linspace(-8, 0, 33)
         a, b = narrow.bounds(log_p), wide.bounds(log_p)
         more = torch.stack([a.log_low - b.log_low, b.log_high - a.log_high]).nan_to_num()

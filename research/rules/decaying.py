@@ -31,7 +31,7 @@ class Decaying(Region):
     """
 
     kind: ClassVar[str] = "decaying"
-    words: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
+    label_format: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
     required: ClassVar[tuple[str, ...]] = ("step",)
     sees_probability: ClassVar[bool] = False
     region: Region
@@ -65,7 +65,7 @@ class Decaying(Region):
         context = context or Context()
         return self.at(context.require("step", self)).bounds(old_logps, context)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List it at the first step and from the last one on."""
         return {"step 0": self.at(0), f"from step {self.steps}": self.at(self.steps)}
 

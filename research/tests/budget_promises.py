@@ -37,7 +37,7 @@ class BudgetPromises:
         check_trust_region(region, Context(extra={"logps": (old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)}))
         check_trust_region(region, Context(extra={"logps": torch.zeros(1, 64)}))
         seen = torch.linspace(-3, -0.01, 48, dtype=F64).view(6, 8)
-        check_objective(Objective(region, apply="mask"), extra={"logps": seen})
+        check_objective(Objective(region, surrogate="mask"), extra={"logps": seen})
         assert depends_on_probability(region)
 
     def test_padding_and_nan_reach_no_other_token(self, region):

@@ -52,7 +52,7 @@ def named_by(family: str) -> list[str]:
 
 # As they were known when the contests were run.
 PUBLISHED = {
-    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.losses.Preserve(1.0, 1.0)),
+    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), surrogate=bandpo.losses.Preserve(1.0, 1.0)),
     "trgppo": bandpo.Objective(TRGPPO(0.03, 0.2)),
     "atr-grpo": bandpo.Objective(KL3(0.02)),
 }

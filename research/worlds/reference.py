@@ -121,7 +121,7 @@ class _Run:
         if gate is not None:
             with_all = dataclasses.replace(context, extra=extra)
             kept = _by_chance(objective, logps.detach(), old_logps, mask, with_all, gate)
-            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), apply="clip")
+            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), surrogate="clip")
 
         def loss_of(objective: Objective, advantages: Tensor) -> Any:
             reference = None

@@ -2,7 +2,7 @@
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
-    bandpo.testing.check_objective(Objective(MyRegion(0.1), apply="mask"))
+    bandpo.testing.check_objective(Objective(MyRegion(0.1), surrogate="mask"))
 
 They raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
 """

@@ -68,10 +68,10 @@ def test_every_node_is_the_same_as_elsewhere(rule):
 
 
 def test_pairs_arrive_as_lists():
-    options = actor(*OURS, region(type="objective", apply="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
-    assert options.objective.apply == ("clip", bandpo.losses.Preserve(0.5, 1.0))
-    with pytest.raises(Exception, match="apply must be one of"):
-        actor(*OURS, region(type="objective", apply="[clip,cut]"))
+    options = actor(*OURS, region(type="objective", surrogate="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
+    assert options.objective.surrogate == ("clip", bandpo.losses.Preserve(0.5, 1.0))
+    with pytest.raises(Exception, match="surrogate must be one of"):
+        actor(*OURS, region(type="objective", surrogate="[clip,cut]"))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_pairs_arrive_as_lists():
         ([f"+{LOSS}.anchor=rollout"], r"policy_loss\.anchor must be 'old' or 'sampler', got 'rollout'"),
         ([f"+{LOSS}.trust_region=dis"], r"method 'dis': its ratio .*; set actor\.policy_loss\.anchor=sampler"),
         ([f"+{LOSS}.trust_region=bandkl"], r"policy_loss\.trust_region: no method or rule is called .* 'band-kl'"),
-        ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
-        ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),
+        ([region(type="objective", surrogate="cut")], r"policy_loss\.trust_region: surrogate must be one of"),
+        ([region(type="objective", surrogate=3)], r"policy_loss\.trust_region: surrogate must be one of"),
         ([region(type="objective", preserve="[0.5,1]")], r"policy_loss\.trust_region: unknown key 'preserve'"),
         ([region(type="objective", ratio="sequence-mean")], r"policy_loss\.trust_region: trust_region must be made of"),
         ([region(type="objective", dual_clip=1)], r"policy_loss\.trust_region: dual_clip of Objective must be"),
@@ -117,7 +117,7 @@ def test_a_number_that_moves_in_training_is_no_rule_here(node, named):
 
 def test_a_method_of_the_sampler_arrives_where_the_anchor_is_the_sampler():
     options = actor(*OURS, f"+{LOSS}.trust_region=dis", f"+{LOSS}.anchor=sampler").policy_loss
-    assert options.objective.apply == "mask_two_sided"
+    assert options.objective.surrogate == "mask_two_sided"
     assert options.of_batch == {"anchor"}
     assert actor(*OURS, BAND).policy_loss.of_batch == frozenset()
 

@@ -13,7 +13,7 @@ import pytest
 import bandpo
 from bandpo.doctor import on_verl
 from bandpo.doctor.hosts import FACTS
-from bandpo.integrations import HOSTS, objective_for
+from bandpo.integrations import TRAINERS, objective_for
 from bandpo_runs.training import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -153,7 +153,7 @@ def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host
 RULES = [
     *((host, Entropic(), {}, "Entropic " + ASKS) for host in ("SkyRL", "torchrl", "Liger", "tinker", "prime-rl")),
     ("torchrl", "gspo", {}, "'gspo': ratio must be 'token' through torchrl, got 'sequence-mean': torchrl clamps the "),
-    ("Liger", bandpo.Objective(apply="mask"), {}, "apply must be 'clip' through Liger, got 'mask': Liger clamps the "),
+    ("Liger", bandpo.Objective(surrogate="mask"), {}, "must be 'clip' through Liger, got 'mask': Liger clamps "),
     ("SkyRL", bandpo.Objective(aggregation="token-mean"), {"average": "sequence_mean"},
      "aggregation must be None through SkyRL, got 'token-mean': the average is SkyRL's own, "
      "trainer.algorithm.loss_reduction, of which trainer.algorithm.loss_reduction='token_mean' is that average"),
@@ -194,6 +194,6 @@ def test_a_wrong_argument_is_refused_where_the_loss_is_made(monkeypatch, module,
 
 def test_the_list_is_of_all_trainers():
     rows = [*FILES, *RULES]
-    for host in HOSTS.keys() | FACTS.keys():
+    for host in TRAINERS.keys() | FACTS.keys():
         assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2 - (host == "ROLL"), host
     assert len(FILES) + len(RULES) + len(CALLS) >= 20

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from bandpo import Clip, Objective, Region
-from bandpo.integrations import HOSTS, objective_for
+from bandpo.integrations import TRAINERS, objective_for
 from bandpo.losses import method
 from bandpo.losses.nodes import methods
 
@@ -23,7 +23,7 @@ def test_a_method_of_the_sampler_is_taken_where_the_ratio_is_to_it(name):
         assert objective_for(host, name, anchor="sampler") == value
         with pytest.raises(ValueError, match=f"method '{name}': its ratio is to the sampler's policy; set {setting}"):
             objective_for(host, name)
-    with pytest.raises(ValueError, match=r"^method .* apply must be 'clip' through torchrl"):
+    with pytest.raises(ValueError, match=r"^method .* surrogate must be 'clip' through torchrl"):
         objective_for("torchrl", name)
     with pytest.raises(ValueError, match=f"^method '{name}': its ratio is to the sampler's policy, which Liger does"):
         objective_for("Liger", name, anchor="sampler")
@@ -48,16 +48,16 @@ class Needing(Region):
         return Clip(0.2, 0.2).bounds(old_logps)
 
 
-@pytest.mark.parametrize(("host", "field"), list(itertools.product(HOSTS, FIELDS)))
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(TRAINERS, FIELDS)))
 def test_a_rule_that_needs_what_a_trainer_does_not_give_is_refused_before_a_run(host, field):
-    if HOSTS[host].provides(field):
+    if TRAINERS[host].provides(field):
         assert objective_for(host, Needing(field)) == Objective(Needing(field))
     else:
-        others = " or ".join(name for name, its in HOSTS.items() if its.provides(field))
+        others = " or ".join(name for name, its in TRAINERS.items() if its.provides(field))
         message = rf"^Needing needs {field}, which {host} does not give a rule; take another rule, or "
         message += f"train with {others}$" if others else "call policy_loss in your own loop$"
         with pytest.raises(ValueError, match=message):
             objective_for(host, Needing(field))
-    assert HOSTS[host].provides("advantages")
-    assert HOSTS[host].provides("response_mask") == (host not in ("unsloth", "miles", "slime"))
-    assert not HOSTS[host].provides("entropies")
+    assert TRAINERS[host].provides("advantages")
+    assert TRAINERS[host].provides("response_mask") == (host not in ("unsloth", "miles", "slime"))
+    assert not TRAINERS[host].provides("entropies")

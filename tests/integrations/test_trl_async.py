@@ -20,7 +20,7 @@ from scripts import ROOT
 import bandpo
 import tiny
 from bandpo import Band, Clip, Objective
-from bandpo.integrations import HOSTS, trainers_that_run
+from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo_runs import toy
 
 if Version(trl.__version__) < Version("1.16"):
@@ -192,7 +192,7 @@ def test_epsilons_are_refused(tmp_path):
 
 
 def test_the_anchor_is_always_the_samplers():
-    assert HOSTS["AsyncGRPO"].sampler == ""
+    assert TRAINERS["AsyncGRPO"].sampler == ""
     for anchor in ("old", "sampler"):
         assert "its ratio is to the sampler" not in trainers_that_run("dppo", anchor=anchor)["AsyncGRPO"]
 

@@ -56,7 +56,7 @@ def _silenced(monkeypatch):
 
 AT_SAMPLER = {
     "dis": "dis",
-    "dppo": Objective(Band("tv", 0.05), apply="mask"),
+    "dppo": Objective(Band("tv", 0.05), surrogate="mask"),
     "clip": Objective(Clip(0.2, 0.2)),
     "gspo": Objective(Clip(0.05, 0.05), ratio="sequence-mean"),
 }
@@ -88,7 +88,7 @@ def test_with_the_sampler_as_anchor_the_loss_is_policy_losses_of_its_log_probabi
 
 @with_sampler
 @pytest.mark.usefixtures("_silenced")
-@pytest.mark.parametrize("objective", [Clip(0.2, 0.2), Objective(Clip(0.2, 0.2), apply="mask")], ids=str)
+@pytest.mark.parametrize("objective", [Clip(0.2, 0.2), Objective(Clip(0.2, 0.2), surrogate="mask")], ids=str)
 def test_trls_correction_is_not_counted_a_second_time_and_missing_tokens_are_the_trainers(tmp_path, objective):
     trainer = anchored(tmp_path, objective, max_steps=1)
     inputs = trainer._buffered_inputs[0]
@@ -112,7 +112,7 @@ def test_trls_correction_is_not_counted_a_second_time_and_missing_tokens_are_the
 @pytest.mark.usefixtures("_silenced")
 @pytest.mark.parametrize(
     "objective",
-    [Clip(0.2, 0.2), Objective(Band("tv", 0.05), apply="mask")],
+    [Clip(0.2, 0.2), Objective(Band("tv", 0.05), surrogate="mask")],
     ids=lambda value: type(value).__name__,
 )
 def test_tokens_that_the_sampler_tells_nothing_of_are_the_trainers_also_on_policy(tmp_path, objective):

@@ -136,10 +136,12 @@ def test_policy_loss_is_one_graph_for_a_rule_that_sees_the_batch():
 
 def test_an_objective_is_a_constant_of_the_graph():
     """One graph for all steps, and for another object of the same values; a number that changes becomes a variable."""
-    step = [(*batch(seed=seed), Objective(Clip(0.2, 0.2), apply=("weight", Preserve(0.5, 1.0)))) for seed in range(9)]
+    step = [
+        (*batch(seed=seed), Objective(Clip(0.2, 0.2), surrogate=("weight", Preserve(0.5, 1.0)))) for seed in range(9)
+    ]
     assert compilations(policy_loss, step) == 1
     torch._dynamo.reset()
-    changing = [(*batch(), Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1 + delta))) for delta in RADII]
+    changing = [(*batch(), Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1 + delta))) for delta in RADII]
     assert compilations(policy_loss, changing) <= 2
 
 

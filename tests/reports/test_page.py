@@ -428,7 +428,7 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     with pytest.raises(ValueError, match=f"^{re.escape(str(twin))}: same label and seed as .*GRPO-0-0"):
         write_report([runs, twin], out)
     other = write_run(three_seeds / "other", "GRPO", 7, make_rows(ramp(2)), {"trust_region": BAND})
-    weight = {"type": "objective", "trust_region": CLIP, "apply": "weight"}
+    weight = {"type": "objective", "trust_region": CLIP, "surrogate": "weight"}
     weighed = write_run(three_seeds / "weighed", "GRPO", 7, make_rows(ramp(2)), {"trust_region": weight})
     with pytest.raises(ValueError, match=f"^{re.escape(str(weighed))}: label 'GRPO' stands for another"):
         write_report([runs, weighed], out)

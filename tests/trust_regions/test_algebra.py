@@ -30,7 +30,7 @@ from bandpo import (
 )
 from bandpo.explain import explain, stops
 from bandpo.trust_regions import RIPO, Relaxed, trust_region
-from bandpo.trust_regions.base import depends_on_probability, rules_in
+from bandpo.trust_regions.base import depends_on_probability, walk
 
 OLD = torch.cat([torch.linspace(-12, -1e-6, 60), torch.tensor([0.0, -torch.inf, -80.0, math.log(0.2)])])
 CONTEXT = Context(advantages=torch.where(torch.arange(len(OLD)) % 2 == 0, 1.0, -1.0))
@@ -79,7 +79,7 @@ def test_rules_in_a_tuple_are_parts_of_a_rule():
     clips, many = Narrowest((Clip(0.1, 0.3), Clip(0.2, 0.2))), Narrowest((Clip(0.2, 0.2), Capped(Band(), 5.0)))
     for rule in (clips, many):
         assert trust_region(rule.to_config()) == rule
-    assert rules_in(many) == [many, Clip(0.2, 0.2), Capped(Band(), 5.0), Band()]
+    assert walk(many) == [many, Clip(0.2, 0.2), Capped(Band(), 5.0), Band()]
     assert not depends_on_probability(clips)
     assert depends_on_probability(many)
     with pytest.raises(ValueError, match="must hold no Single for ratio 'sequence'"):

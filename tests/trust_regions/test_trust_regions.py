@@ -393,7 +393,9 @@ def test_clip_of_nothing_pins_the_ratio():
     """As a weight that is REINFORCE."""
     old = LOG_P[:12].view(3, 4)
     logps = (old + torch.randn(3, 4)).requires_grad_()
-    loss, _ = policy_loss(logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Objective(Clip(0, 0), apply="weight"))
+    loss, _ = policy_loss(
+        logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Objective(Clip(0, 0), surrogate="weight")
+    )
     expected = torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 4) / -12
     torch.testing.assert_close(torch.autograd.grad(loss, logps)[0], expected)
 
@@ -441,7 +443,7 @@ def test_by_sign_takes_the_rule_of_the_tokens_sign():
         region.bounds(log_p)
 
 
-@pytest.mark.parametrize("name", ["label", "needs", "bounds", "kind"])
+@pytest.mark.parametrize("name", ["label", "required", "bounds", "kind"])
 def test_a_field_that_hides_a_member_is_refused_where_the_class_is_defined(name):
     with pytest.raises(TypeError, match=f"field '{name}' of Hiding hides what every trust region has by that name"):
         type("Hiding", (Region,), {"__annotations__": {name: "float"}, name: 0.1})

@@ -101,7 +101,7 @@ def test_no_gain_is_the_band():
 def test_parts_of_a_batch_are_the_batch_once_they_know_its_mean(of):
     old, new, known = batch()
     region, advantages = Adaptive(Band("kl", 0.02), Tilt(of, 1.3)), torch.tensor([1.0, -1.0, 0.5, 2.0], dtype=F64)
-    rule = Objective(region, apply="weight")  # whose gradient is the bound, where it holds
+    rule = Objective(region, surrogate="weight")  # whose gradient is the bound, where it holds
 
     def gradient(rows, **extra):
         leaf = new[rows].clone().requires_grad_()

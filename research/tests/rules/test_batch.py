@@ -223,7 +223,7 @@ def test_entropy_ratio_drops_tokens_or_holds_them():
     outside = ((ratio <= 0.95) | (ratio >= 1.05)) & mask
     rule = EntropyRatio(Clip(1.0, math.inf))
     seen = {"entropies": more["entropies"], "old_entropies": more["old_entropies"]}
-    dropped = gradient(data, Objective(rule, apply="mask_two_sided"), **seen)
+    dropped = gradient(data, Objective(rule, surrogate="mask_two_sided"), **seen)
     assert (dropped[outside] == 0).all()
     assert (dropped[mask & ~outside] != 0).all()
     held = gradient(data, rule, **seen)

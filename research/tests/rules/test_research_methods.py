@@ -101,7 +101,13 @@ def decaying_band(log_pi, old, sampler, a):
     return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), delta))
 
 
+def band_entropy(log_pi, old, sampler, a, old_entropies):
+    weights = (old_entropies / 2).exp().clamp(max=10)
+    return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), 0.05 * weights / 1.6))
+
+
 FORMULAS = {
+    "band-entropy": band_entropy,
     "aspo": aspo,
     "drpo": drpo,
     "dppo-top-k": dppo_top_k,
@@ -113,7 +119,8 @@ FORMULAS = {
     "decaying-clip": decaying_clip,
     "decaying-band": decaying_band,
 }
-SAME_VALUE = ("band-budget", "gapo", "decaying-clip", "decaying-band")  # the others have another with the same gradient
+# The others have another value with the same gradient.
+SAME_VALUE = ("band-budget", "band-entropy", "gapo", "decaying-clip", "decaying-band")
 
 
 def flipped_ratio(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Tensor]:
@@ -160,6 +167,8 @@ def test_a_method_is_its_textbook(name):
     found = METHODS[name]
     data, sampler = batch(found, 16 if name == "band-budget" else 48)
     more = in_a_loop(found, data, sampler) | MORE.get(name, lambda *_: {})(data, sampler)
+    if name == "band-entropy":  # the mean weight of a larger batch
+        more["extra"] |= {"mean_weight": 1.6}
     value, gradient = loss_and_gradient(more, found.objective)
     expected, slope = textbook(FORMULAS[name], data, sampler, found.objective.aggregation)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)

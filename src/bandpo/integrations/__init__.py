@@ -18,7 +18,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
 from ..losses.nodes import method_or_objective
-from ..losses.notation import in_words
+from ..losses.notation import describe
 from ..losses.objective import Method, Objective
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class Host:
+class Trainer:
     """Describe what a trainer does itself, and what it shows a rule (docs/hosts.md).
 
     Args:
@@ -55,7 +55,7 @@ class Host:
         """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
-        beyond = ("apply", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        beyond = ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
         own |= dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
         return own | ({"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {})
 
@@ -73,7 +73,7 @@ _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
 _SKYRL = {"token_mean": _TOKEN, "sequence_mean": _SEQUENCE, "seq_mean_token_sum_norm": _NORM}
 _TOKENS = "the mean over tokens"
 _MEAN, _RLINF = {_TOKENS: _TOKEN}, {name: name for name in (_TOKEN, _SEQUENCE, "seq-mean-token-sum")}
-_Clamp = partial(Host, clamps=True)
+_Clamp = partial(Trainer, clamps=True)
 _FLAGS = (
     "--kl-loss-coef",
     "calculate_per_token_loss",
@@ -81,24 +81,24 @@ _FLAGS = (
     "--use-rollout-logprobs",
 )
 _SLIME = _Clamp(*_FLAGS, lacks=("response_mask",), dual_clip="--eps-clip-c")  # ranks may share a response
-HOSTS = {
-    "TRL": Host("beta of GRPOConfig", "loss_type", _TYPES, "anchor='sampler' of BandPOConfig"),
-    "axolotl": Host("trl.beta", "trl.loss_type", _TYPES, "anchor: sampler in its YAML"),
+TRAINERS = {
+    "TRL": Trainer("beta of GRPOConfig", "loss_type", _TYPES, "anchor='sampler' of BandPOConfig"),
+    "axolotl": Trainer("trl.beta", "trl.loss_type", _TYPES, "anchor: sampler in its YAML"),
     "unsloth": _Clamp("beta", "loss_type", _TYPES, lacks=("response_mask",), dual_clip="delta"),
     "Liger": _Clamp("beta", "loss_type", _TYPES),
-    "torchrl": Host("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
-    "verl": Host(
+    "torchrl": Trainer("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
+    "verl": Trainer(
         "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, "actor.policy_loss.anchor=sampler"
     ),
-    "SkyRL": Host(
+    "SkyRL": Trainer(
         "trainer.algorithm.use_kl_loss and kl_loss_coef",
         "trainer.algorithm.loss_reduction",
         _SKYRL,
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
-    "tinker": Host("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
-    "prime-rl": Host("kl_tau", _TOKENS, _MEAN, sampler=""),
-    "rLLM": Host(
+    "tinker": Trainer("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
+    "prime-rl": Trainer("kl_tau", _TOKENS, _MEAN, sampler=""),
+    "rLLM": Trainer(
         "which its losses leave out", "algorithm.loss_agg_mode", _RLINF, sampler="algorithm.loss_params.anchor=sampler"
     ),
     "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
@@ -113,8 +113,8 @@ HOSTS = {
 
 def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
     """Return the reason why each trainer cannot do the objective, "" where it can."""
-    reasons = dict.fromkeys(HOSTS, "")
-    for host in HOSTS:
+    reasons = dict.fromkeys(TRAINERS, "")
+    for host in TRAINERS:
         try:
             objective_for(host, node, anchor=anchor)
         except ValueError as error:
@@ -128,13 +128,13 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
     Args:
         host: the trainer.
         node: as for `bandpo.objective`; None is the paper's.
-        anchor: what the trainer was told to take the ratio against, where that can be chosen (`Host.sampler`).
-        average: the value of the trainer's own setting (`Host.averages`), where it is known. The objective that is
+        anchor: what the trainer was told to take the ratio against, where that can be chosen (`Trainer.sampler`).
+        average: the value of the trainer's own setting (`Trainer.averages`), where it is known. The objective that is
             returned has none: a method's is left out (see `say_average`), and one that was written must be that.
 
     Raises ValueError, with the reason, for what the trainer cannot do.
     """
-    its, whose = HOSTS[host], ""
+    its, whose = TRAINERS[host], ""
     found = method_or_objective(Objective() if node is None else node)
     if isinstance(found, Method):
         whose = f"method {found.name!r}: "
@@ -155,16 +155,16 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
             raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
     for name, rule in found.trust_region.all_required().items():
         if not its.provides(name):
-            hosts = " or ".join(each for each in HOSTS if HOSTS[each].provides(name))
+            hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
             lacks = f"needs {name}, which {host} does not give a rule"
             raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
     return found
 
 
-def take(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def prepare_objective(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
     """Return `objective_for` a trainer without its average, and say what it allows."""
-    objective = tell(objective_for(host, node, anchor=anchor, average=average))
+    objective = log_rule(objective_for(host, node, anchor=anchor, average=average))
     say_average(host, node, average)
     return dataclasses.replace(objective, aggregation="none")
 
@@ -185,8 +185,8 @@ class Limits:
         self, host: str, node: Rule | None, low: str, high: str, *, anchor: Anchor = "old", average: str | None = ""
     ) -> None:
         if average == "":  # a trainer without a setting of it
-            average = HOSTS[host].average
-        self.region = take(host, node, anchor=anchor, average=average).trust_region
+            average = TRAINERS[host].average
+        self.region = prepare_objective(host, node, anchor=anchor, average=average).trust_region
         self.low, self.high = low, high
 
     def __call__(self, owner: T, old: Tensor, advantages: Tensor, mask: Tensor | None = None) -> T:
@@ -199,10 +199,10 @@ class Limits:
         return owner
 
 
-def tell(value: Objective, more: str = "") -> Objective:
+def log_rule(value: Objective, more: str = "") -> Objective:
     """Say what the rule allows; warn if an epsilon looks like a bound."""
-    once(RULE.warning, f"{in_words(value)}{more}")  # of a lower level nothing is shown unless asked for
-    if doubt := value.trust_region.doubt():
+    once(RULE.warning, f"{describe(value)}{more}")  # of a lower level nothing is shown unless asked for
+    if doubt := value.trust_region.suspicion():
         once(warnings.warn, doubt)
     return value
 
@@ -210,9 +210,9 @@ def tell(value: Objective, more: str = "") -> Objective:
 def say_average(host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning) -> None:
     """Say which average a trainer takes for a method, and whether it is its paper's.
 
-    `average` is the value of the trainer's own setting (`Host.averages`), or None. A rule or an objective has none.
+    `average` is the value of the trainer's own setting (`Trainer.averages`), or None. A rule or an objective has none.
     """
-    named, its = None if node is None else method_or_objective(node), HOSTS[host]
+    named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
         wanted, given = named.objective.aggregation, its.averages.get(average or "")
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
@@ -223,7 +223,7 @@ def say_average(host: str, node: Any, average: str | None, say: Callable[[str], 
         once(say, f"{named.name}: {host} averages by {by}{f' ({given})' if given else ''}; {told}")
 
 
-def _setting_of(its: Host, average: str) -> str:
+def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
     found = (value for value, of in its.averages.items() if of == average and value != its.average)
     return next((f"{its.average}={value!r}" for value in found), "")

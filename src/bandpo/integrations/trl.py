@@ -33,12 +33,12 @@ from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, Region
-from . import Rule, tell
+from . import Rule, log_rule
 from .run_state import TokenWriter, check_tokens
 from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
 from .trl_context import ControlCallback as ControlCallback
 from .trl_log import RunLog
-from .trl_settings import SETTLED, Instead, Replaced, check_losses, is_trls_own, node_of, settle, warn_of
+from .trl_settings import SETTLED, BoundAsEpsilon, UnusedEpsilon, check_losses, is_trls_own, node_of, settle, warn_of
 
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
 # What users write for the rule, with what they mean.
@@ -132,7 +132,7 @@ class BandPOConfig(GRPOConfig):
             if isinstance(self.trust_region, str):  # its repr
                 raise ValueError(f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)")
         elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
-            cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
+            cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
         only = "such a config is for bandpo.integrations.trl.BandPOTrainer only"
@@ -212,7 +212,7 @@ class BandPOTrainer(ContextTrainer):
         self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
-        tell(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
+        log_rule(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
         kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
         rule = str(kept.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
@@ -325,7 +325,7 @@ class BandPOTrainer(ContextTrainer):
             )
         if self._replaces:
             # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
-            self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
+            self.epsilon_low, self.epsilon_high = BoundAsEpsilon(torch.full_like(loss, math.inf)), BoundAsEpsilon(loss)
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high

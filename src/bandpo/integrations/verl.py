@@ -33,7 +33,7 @@ from verl.workers.config import PolicyLossConfig
 from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
 from ..numerics import output_dtype
-from . import objective_for, once, say_average, tell, verl_in_float32
+from . import log_rule, objective_for, once, say_average, verl_in_float32
 from .run_state import SHARE, TokenWriter, check_tokens
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
@@ -86,7 +86,7 @@ class BandPOLossConfig(PolicyLossConfig):
             raise ValueError(f"{HERE}.anchor must be 'old' or 'sampler', got {self.anchor!r}")
         check_tokens(self.tokens_path, self.tokens_share, f"{HERE}.")
         try:  # errors show now and not in the first update
-            objective = tell(objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor)))
+            objective = log_rule(objective_for("verl", self.trust_region, anchor=cast(Any, self.anchor)))
         except ValueError as error:
             raise ValueError(f"{HERE}.trust_region: {error}") from error
         limit = objective.max_log_ratio or 20.0

@@ -25,7 +25,7 @@ from .kl import kl_penalty
 from .metrics import Level, Metrics, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
-from .surrogates import MAX_LOG_RATIO, by_sign, clip_by_sign, surrogate_of
+from .surrogates import MAX_LOG_RATIO, as_pair, clip_by_sign, surrogate_of
 
 _LOGPS = ("logps", "old_logps", "ref_logps")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
@@ -151,7 +151,8 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
         mean, far = objective.ratio == "sequence-mean", log_ratio.clamp(-_FAR, _FAR)
         log_ratio, log_pi, log_old = (_over_responses(x, mask, mean=mean) for x in (far, log_pi, log_old))
     limit = objective.max_log_ratio or MAX_LOG_RATIO
-    limited, up = log_ratio.clamp(-limit, limit), batch.advantages >= 0
+    limited = log_ratio.clamp(-limit, limit)
+    positive = batch.advantages >= 0
 
     context = Context(mask, batch.advantages, batch.extra)
     with without_looking():
@@ -159,11 +160,11 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 
     # By sign of A, because min(r A, clip(r) A) clamps r from above where A >= 0 and from below where A < 0.
     if objective.ratio == "mean-of-clipped":
-        clipped = clip_by_sign(limited, up, bounds, objective.dual_clip)
+        clipped = clip_by_sign(limited, positive, bounds, objective.dual_clip)
         values = _over_responses(clipped, mask, mean=True).exp() * batch.weights
     else:
-        pair = by_sign(objective.apply, objective.dual_clip)
-        values = surrogate_of(limited, up, batch.weights, bounds, pair, objective.dual_clip, log_pi)
+        by_advantage_sign = as_pair(objective.surrogate, objective.dual_clip)
+        values = surrogate_of(limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi)
     if objective.ratio == "sequence":  # each token has its share of the response's surrogate, and they sum to it
         values = values / mask.sum(-1, keepdim=True).clamp(min=1)
     if batch.reference is None:
@@ -261,12 +262,12 @@ def _checked_tensor(name: str, x: Any, logps: Tensor) -> Tensor:
     if not isinstance(x, Tensor):
         cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
-    checked = _of_batch(name, x, logps, of_tokens=name != "advantages")
+    checked = _of_batch(name, x, logps, of_tokens=name != "advantages", detach=name != "logps")
     if name != "response_mask" and not x.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
     if x.device != logps.device:
         raise ValueError(f"{name} must be on device {logps.device} like logps, got {x.device}")
-    return x if name == "logps" else checked
+    return checked
 
 
 def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
@@ -285,7 +286,7 @@ def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
     return checked
 
 
-def _of_batch(name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False) -> Tensor:
+def _of_batch(name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True) -> Tensor:
     """Return a tensor of a batch detached, and (B,) as (B, 1)."""
     if x.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {x.layout}")
@@ -297,7 +298,8 @@ def _of_batch(name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False) -
         raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
     if x.shape not in ((rows, columns), (rows, 1), (rows,)):
         raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
-    x = x.detach() if x.requires_grad else x
+    if detach and x.requires_grad:
+        x = x.detach()
     return x[:, None] if x.dim() == 1 else x
 
 

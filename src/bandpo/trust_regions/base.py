@@ -1,8 +1,7 @@
 """Define a trust region: a rule that makes `Bounds` of old log-probabilities.
 
 A rule is a frozen dataclass of plain data, so that it is also its node in a config file: `Band("kl", 0.05)` is
-`{type: band, divergence: kl, delta: 0.05}`. A rule answers for itself: its label, what it needs to see, its
-cases.
+`{type: band, divergence: kl, delta: 0.05}`. A rule answers for itself: its label, what it requires, its branches.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ class Node:
     """Make a frozen dataclass a config node too, if it has a `kind`. The kind is its `type` in a config file.
 
     The kind is known once the class is defined. In another process, where it is not, `module:Class` is the type, which
-    `to_config` writes. `required` names what it asks of `Context`, `limits` the intervals of its
-    numbers, such as "[0, 1)", `words` its label with fields in braces.
+    `to_config` writes. `required` names what it asks of `Context`, `valid_range` the intervals of its
+    numbers, such as "[0, 1)", `label_format` its label with fields in braces.
     """
 
     required: ClassVar[tuple[str, ...]] = ()
-    limits: ClassVar[Mapping[str, str]] = {}
-    words: ClassVar[str] = ""
+    valid_range: ClassVar[Mapping[str, str]] = {}
+    label_format: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     family: ClassVar[str]
     kinds: ClassVar[dict[str, type[Any]]]
@@ -95,14 +94,14 @@ class Node:
         for field in dataclasses.fields(cast(Any, self)):
             if holds_rule(field):
                 check_part(self, field.name)
-        for name, interval in self.limits.items():
+        for name, interval in self.valid_range.items():
             check_number(self, name, interval)
 
     @property
     def label(self) -> str:
-        """Return the name in tables and legends. It is `words` with the fields filled in, or else as `Wide 0.2`."""
-        shown = {name: _shown(getattr(self, name)) for name in given(self)}
-        return self.words.format(**shown) or " ".join([type(self).__name__, *shown.values()])
+        """Return the name in tables and legends. It is `label_format` with its fields, or else as `Wide 0.2`."""
+        shown = {name: _shown(getattr(self, name)) for name in init_fields(self)}
+        return self.label_format.format(**shown) or " ".join([type(self).__name__, *shown.values()])
 
     def to_config(self) -> dict[str, Any]:
         """Return the YAML node, `type` and the fields. Raises ValueError for what has no name in YAML."""
@@ -124,7 +123,7 @@ def _shown(value: Any) -> str:
         return ", ".join(map(_shown, cast("tuple[Any, ...]", value)))
     if not isinstance(value, Node):
         return str(value)
-    return f"({value.label})" if any(isinstance(each, Node) for _, each in places(value)) else value.label
+    return f"({value.label})" if any(isinstance(each, Node) for _, each in flat_fields(value)) else value.label
 
 
 class Region(Node, ABC, family="trust region"):
@@ -160,20 +159,23 @@ class Region(Node, ABC, family="trust region"):
         return askers
 
     @property
-    def free(self) -> tuple[str, ...]:
+    def tunable(self) -> tuple[str, ...]:
         """Name the fields of the number that `calibrate` finds. They are the first part's, `delta`, or the only one."""
         for place, part in parts_of(self):
-            return tuple(f"{place}.{each}" for each in part.free)
-        numbers = [place for place, value in places(self) if isinstance(value, float)]
+            return tuple(f"{place}.{each}" for each in part.tunable)
+        numbers = [place for place, value in flat_fields(self) if isinstance(value, float)]
         return ("delta",) if "delta" in numbers else tuple(numbers) if len(numbers) == 1 else ()
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """Name the rule that it is in each case. It is empty where it is one rule that asks for p alone."""
         return {}
 
-    def doubt(self) -> str:
+    def suspicion(self) -> str:
         """Say where its numbers look like others that were meant; else nothing."""
-        return next((doubt for _, part in parts_of(self) if (doubt := part.doubt())), "")
+        for _, part in parts_of(self):
+            if part.suspicion():
+                return part.suspicion()
+        return ""
 
 
 def _looking(bounds: Callable[..., Bounds]) -> Callable[..., Bounds]:
@@ -188,41 +190,41 @@ def _looking(bounds: Callable[..., Bounds]) -> Callable[..., Bounds]:
     return checked
 
 
-def rules_in(region: Region) -> list[Region]:
+def walk(region: Region) -> list[Region]:
     """List the rule itself and all rules that it is made of."""
-    return [region] + [each for _, part in parts_of(region) for each in rules_in(part)]
+    return [region] + [each for _, part in parts_of(region) for each in walk(part)]
 
 
 def depends_on_probability(region: Region) -> bool:
     """Return False if the bounds are the same for every old probability. So they are for `Clip` and what is made of it
     alone.
     """
-    return any([each.sees_probability for each in rules_in(region)])  # no generator: the compiler reads this
+    return any([each.sees_probability for each in walk(region)])  # no generator: the compiler reads this
 
 
 def parts_of(region: Region) -> list[tuple[str, Region]]:
     """List the rules that a rule is made of, with the place of each."""
-    return [(place, value) for place, value in places(region) if isinstance(value, Region)]
+    return [(place, value) for place, value in flat_fields(region) if isinstance(value, Region)]
 
 
-def places(thing: Any) -> list[tuple[str, Any]]:
+def flat_fields(thing: Any) -> list[tuple[str, Any]]:
     """List a dataclass's fields with their values. Those of a tuple stand one by one, as `rules.0`."""
     found: list[tuple[str, Any]] = []
-    for name in given(thing):
+    for name in init_fields(thing):
         value = getattr(thing, name)
         each = enumerate(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else ()
         found += [(f"{name}.{i}", x) for i, x in each] or [(name, value)]
     return found
 
 
-def given(thing: Any) -> list[str]:
+def init_fields(thing: Any) -> list[str]:
     """Name the fields that are given to a dataclass."""
     return [field.name for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
 
 
 def node_of(thing: Any, kind: str) -> dict[str, Any]:
     """Write the YAML node of a dataclass: its `type`, and fields that are not None."""
-    fields = {name: value for name in given(thing) if (value := getattr(thing, name)) is not None}
+    fields = {name: value for name in init_fields(thing) if (value := getattr(thing, name)) is not None}
     return {"type": kind} | {name: _plain(value) for name, value in fields.items()}
 
 

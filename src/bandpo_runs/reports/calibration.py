@@ -15,7 +15,7 @@ from torch import Tensor
 from bandpo.control import replace_number
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import TAIL
-from bandpo.trust_regions.base import Context, Region, places
+from bandpo.trust_regions.base import Context, Region, flat_fields
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
@@ -74,8 +74,8 @@ class Calibration:
 # ------------------------------------------------------------------------------------------------- numbers of a rule
 def free_number(region: Region) -> tuple[str, ...]:
     """Return the fields that are one number; UserError where that is not clear."""
-    if region.free:
-        return region.free
+    if region.tunable:
+        return region.tunable
     numbers = numbers_of(region)
     raise UserError(f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)")
 
@@ -83,7 +83,7 @@ def free_number(region: Region) -> tuple[str, ...]:
 def numbers_of(region: Region) -> list[str]:
     """List the fields that are numbers, also those of rules within, as `region.delta`."""
     found: list[str] = []
-    for place, value in places(region):
+    for place, value in flat_fields(region):
         found += [place] if isinstance(value, float) else []
         found += [f"{place}.{name}" for name in numbers_of(value)] if isinstance(value, Region) else []
     return found
