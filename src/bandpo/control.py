@@ -7,11 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+__all__ = ["Controller"]
+
 Rule = TypeVar("Rule")
 
 
 class Controller:
-    """Hold a logged number at a target: after each batch it moves one number of the rule.
+    """Hold a logged number at a target by moving a number of a rule after each batch.
 
     >>> import bandpo
     >>> controller = bandpo.Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0, smoothing=0.0)

@@ -87,8 +87,8 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     """
     signature = inspect.signature(region.bounds)
     try:
-        for given in ((None,), (None, None)):
-            signature.bind(*given)
+        for arguments in ((None,), (None, None)):
+            signature.bind(*arguments)
     except TypeError:
         raise AssertionError(f"bounds must take (self, old_logps, context=None), got {signature}") from None
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]

@@ -72,7 +72,7 @@ def test_decaying_can_turn_several_numbers_and_nest():
         ),
         (lambda: Decaying(Bare(), "delta", 0.1, 10), r"finite number of Bare.*, got 'delta'"),
         (lambda: Decaying(Band(), [], 0.1, 10), r"field of Decaying must name a finite number of Band.*, got ''"),
-        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\], got 0.0"),
+        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\), got 0.0"),
         (lambda: Decaying(Band(), "delta", math.inf, 10), r"end of Decaying must be a number in .*, got inf"),
         (lambda: Decaying(Band(), "delta", 0.1, 0), r"steps of Decaying must be a number in \[1, inf\), got 0"),
         (lambda: Decaying(Band(), "delta", 0.1, 1.5), "steps of Decaying must be an integer, got 1.5"),

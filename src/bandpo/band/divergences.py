@@ -102,13 +102,13 @@ def divergence(name: str | Divergence) -> Divergence:
     """Return the registered divergence of that name; a `Divergence` passes through. Raises ValueError if unknown."""
     if isinstance(name, Divergence):
         return name
-    found = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
-    if found is None:
+    registered = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
+    if registered is None:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.band.Divergence (an own one gets a name by "
             f"bandpo.band.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
-    return found
+    return registered
 
 
 def register_divergence(new: Divergence) -> Divergence:

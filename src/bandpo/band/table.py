@@ -90,8 +90,8 @@ class BandTable:
         curve = torch.stack(fall(*sides, torch.tensor(delta, dtype=torch.float64), generator))
         value = torch.log(curve.abs())  # (r and c, sides of the edge, cells, points)
         powers = _offset(distance, start[:, None])[..., None] ** torch.arange(_DEGREE + 1)
-        known, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
-        table = torch.inverse(powers[:, : _DEGREE + 1]) @ known[..., None]
+        at_nodes, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
+        table = torch.inverse(powers[:, : _DEGREE + 1]) @ at_nodes[..., None]
         error = ((powers[:, _DEGREE + 1 :] @ table)[..., 0] - between).abs()
         used = (log_odds[..., :1].abs() < -LOG_P_MIN) & (curve[..., _DEGREE + 1 :] > _LOWEST)
         allowed = _TOLERANCE + saturates * _ROUNDING * (1 + abs(self.edge)) / start[:, None]

@@ -55,21 +55,22 @@ def installation() -> Iterator[Finding]:
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
-        known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        tests = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
         if number and number in (*tested, FOR_GPUS.get(name)):
-            known = "" if number in tested else " (verl's version for GPUs; not run by us)"
+            tests = "" if number in tested else " (verl's version for GPUs; not run by us)"
         if version is None and has_verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
-            yield Finding("note", f"verl is not installed{known}", _INSTALL)
+            yield Finding("note", f"verl is not installed{tests}", _INSTALL)
         elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             cure += "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl")
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         elif version:
-            yield Finding("ok", f"{name} {version}{known}")
-    if has_verl and (trl := version_of("trl")) and minor(trl) > _TRL_OF_VERL:
+            yield Finding("ok", f"{name} {version}{tests}")
+    trl = version_of("trl")
+    if has_verl and trl and minor(trl) > _TRL_OF_VERL:
         what = f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo"
         yield Finding("warning", what, "to train with verl here: pip install 'trl<1.13'")
     yield _gpus("warning" if has_verl else "note")
@@ -123,8 +124,8 @@ def version_of(name: str) -> str | None:
 _LOOK = """
 def look():
     import verl
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known
-    return "loss known" if "bandpo" in known else "loss unknown"
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    return "loss known" if "bandpo" in POLICY_LOSS_REGISTRY else "loss unknown"
 """
 _HERE = f"""{_LOOK}
 print(look())
@@ -147,7 +148,8 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
 
     Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
     """
-    if (version := version_of("verl")) is None:
+    version = version_of("verl")
+    if version is None:
         return
     here, in_a_worker = _HERE, _IN_A_WORKER
     if minor(version) < _PLUG_INS:
@@ -174,7 +176,8 @@ def _ask(where: str, script: str) -> Iterator[Finding]:
         return
     if "loss known" in done.stdout:
         yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
-        if reason := re.search("^no worker: (.*)", done.stdout, re.MULTILINE):
+        reason = re.search("^no worker: (.*)", done.stdout, re.MULTILINE)
+        if reason:
             cure = "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi"
             yield Finding("problem", f"verl's worker cannot be imported in {where}: {reason[1]}", cure)
         return

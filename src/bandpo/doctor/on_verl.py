@@ -15,8 +15,8 @@ _ROLLOUT = "algorithm.rollout_correction"
 _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
-def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterator[Finding]:
-    """Find settings without effect, or with another one. `get` returns one, `found` is the loss if known."""
+def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
+    """Find settings without effect, or with another one. `get` returns one, `objective` is the loss if it is known."""
     from ..integrations import verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
@@ -31,7 +31,7 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
     if older and ours and (anchor == "sampler" or tokens is not None):
         what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
         yield Finding("problem", what, f"{_WORKERS}=disable")
-    if found is not None and found.surrogate == "clip" and found.dual_clip is None:
+    if objective is not None and objective.surrogate == "clip" and objective.dual_clip is None:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
         yield Finding("note", what, cure)

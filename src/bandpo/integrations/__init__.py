@@ -135,31 +135,32 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
     Raises ValueError, with the reason, for what the trainer cannot do.
     """
     its, whose = TRAINERS[host], ""
-    found = method_or_objective(Objective() if node is None else node)
-    if isinstance(found, Method):
-        whose = f"method {found.name!r}: "
-        if found.from_sampler and its.sampler is None:
-            how = f"policy_loss in your own loop, with {found.arguments} and losses.method({found.name!r}).objective"
+    value = method_or_objective(Objective() if node is None else node)
+    if isinstance(value, Method):
+        whose = f"method {value.name!r}: "
+        if value.from_sampler and its.sampler is None:
+            how = f"policy_loss in your own loop, with {value.arguments} and losses.method({value.name!r}).objective"
             raise ValueError(f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}")
-        if found.from_sampler and its.sampler and anchor != "sampler":
+        if value.from_sampler and its.sampler and anchor != "sampler":
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {its.sampler}")
-        found = found.without_average
-    elif found.aggregation == its.averages.get(average or "", ""):
-        found = dataclasses.replace(found, aggregation=None)
-    changed = found.changed()
+        value = value.without_average
+    elif value.aggregation == its.averages.get(average or "", ""):
+        value = dataclasses.replace(value, aggregation=None)
+    changed = value.changed()
     for name, reason in its.refused(host).items():
         if name in changed:
-            if name == "aggregation" and (setting := _setting_of(its, changed[name])):
+            setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
+            if setting:
                 reason += f", of which {setting} is that average"
             allowed = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
-    for name, rule in found.trust_region.all_required().items():
+    for name, rule in value.trust_region.all_required().items():
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
             lacks = f"needs {name}, which {host} does not give a rule"
             raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
-    return found
+    return value
 
 
 def prepare_objective(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
@@ -202,8 +203,9 @@ class Limits:
 def log_rule(value: Objective, more: str = "") -> Objective:
     """Say what the rule allows; warn if an epsilon looks like a bound."""
     once(RULE.warning, f"{describe(value)}{more}")  # of a lower level nothing is shown unless asked for
-    if doubt := value.trust_region.suspicion():
-        once(warnings.warn, doubt)
+    suspicion = value.trust_region.suspicion()
+    if suspicion:
+        once(warnings.warn, suspicion)
     return value
 
 
@@ -214,19 +216,21 @@ def say_average(host: str, node: Any, average: str | None, say: Callable[[str], 
     """
     named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
-        wanted, given = named.objective.aggregation, its.averages.get(average or "")
+        wanted, actual = named.objective.aggregation, its.averages.get(average or "")
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
         told = "as its paper does" if wanted else "it names a rule and no average"
-        if wanted not in (None, given):
+        if wanted not in (None, actual):
             setting = _setting_of(its, wanted)
             told = f"its paper takes {wanted!r}{setting and f', which is {setting}'}"
-        once(say, f"{named.name}: {host} averages by {by}{f' ({given})' if given else ''}; {told}")
+        once(say, f"{named.name}: {host} averages by {by}{f' ({actual})' if actual else ''}; {told}")
 
 
 def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
-    found = (value for value, of in its.averages.items() if of == average and value != its.average)
-    return next((f"{its.average}={value!r}" for value in found), "")
+    for value, of in its.averages.items():
+        if of == average and value != its.average:
+            return f"{its.average}={value!r}"
+    return ""
 
 
 _SAID: set[Any] = set()

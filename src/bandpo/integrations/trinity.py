@@ -16,7 +16,8 @@ class BandPOLoss(PPOPolicyLossFn):
     """Compute Trinity's PPO loss with a trust region per token. ValueError for what Trinity cannot do."""
 
     def __init__(self, backend="verl", trust_region=None, loss_agg_mode="token-mean", **named):
-        if taken := [name for name in named if name.startswith(("clip_range", "fallback"))]:
+        taken = [name for name in named if name.startswith(("clip_range", "fallback"))]
+        if taken:
             raise ValueError(f"Trinity-RFT: remove {taken} from policy_loss_fn_args; trust_region replaces the clip")
         self.limits = Limits("Trinity-RFT", trust_region, "clip_range_low", "clip_range_high", average=loss_agg_mode)
         super().__init__(backend, clip_range=0.0, loss_agg_mode=loss_agg_mode, **named)

@@ -197,45 +197,46 @@ class BandPOTrainer(ContextTrainer):
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
-        kept = cast(Any, copy.copy(args))
+        settings = cast(Any, copy.copy(args))
         for each in dataclasses.fields(BandPOConfig):
-            vars(kept).setdefault(each.name, each.default)
-        if kept.__class__ is GRPOConfig:
-            kept.__class__ = BandPOConfig
-        node = kept.trust_region
-        self.objective = settle(kept, node if trust_region is None else trust_region)
+            vars(settings).setdefault(each.name, each.default)
+        if settings.__class__ is GRPOConfig:
+            settings.__class__ = BandPOConfig
+        node = settings.trust_region
+        self.objective = settle(settings, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
             raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
         self.trust_region = self.objective.trust_region
-        self._settled = {name: getattr(kept, name, None) for name in SETTLED}
-        self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
+        self._settled = {name: getattr(settings, name, None) for name in SETTLED}
+        self._settled |= {"epsilon_low": settings.epsilon, "epsilon_high": settings.epsilon}
         self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
-        self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
-        steps = warn_of(kept, self.trust_region)
+        self._replaces = bool(self.objective.changed()) and not is_trls_own(settings, self.objective)
+        steps = warn_of(settings, self.trust_region)
         log_rule(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
-        kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
-        rule = str(kept.trust_region)
+        # It shows the mean of other losses, 0 at first, for one that is not finite.
+        settings.logging_nan_inf_filter = False
+        rule = str(settings.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
             vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
         self._name = f"{self._name} (trust region {rule})"
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
         self.row_of_rule: dict[str, float] = {}  # what a `ControlCallback` logs
-        self._token_writer, share = None, kept.tokens_share
+        self._token_writer, share = None, settings.tokens_share
         if share != 0:
             self._token_writer = TokenWriter(
-                kept.tokens_path or Path(kept.output_dir, "tokens"),
+                settings.tokens_path or Path(settings.output_dir, "tokens"),
                 1.0 if share is None else share,
-                kept.process_index,
-                limit=TOKENS_BYTES / kept.world_size if share is None else math.inf,
-                replaces=kept.tokens_path is None,
+                settings.process_index,
+                limit=TOKENS_BYTES / settings.world_size if share is None else math.inf,
+                replaces=settings.tokens_path is None,
             )
         self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
-        given = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, kept, *others).arguments
-        super().__init__(**given, **named)  # by name: a class in between may have arguments of its own
-        self.finite_guard = FiniteGuard(self.accelerator, kept.stop_if_not_finite)
+        bound = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, settings, *others).arguments
+        super().__init__(**bound, **named)  # by name: a class in between may have arguments of its own
+        self.finite_guard = FiniteGuard(self.accelerator, settings.stop_if_not_finite)
         self.add_callback(self.finite_guard)
-        self.run_log = RunLog(self.trust_region, kept.tokens_path is None)
+        self.run_log = RunLog(self.trust_region, settings.tokens_path is None)
         self.add_callback(self.run_log)
 
     def replace_rule(self, region: Region) -> None:
@@ -249,10 +250,11 @@ class BandPOTrainer(ContextTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         for name, settled in self._settled.items():
-            if (now := getattr(self, name, getattr(self.args, name, None))) != settled:
+            now = getattr(self, name, getattr(self.args, name, None))
+            if now != settled:
                 was = f"{name} is {now!r}, and was {settled!r} when the rule was checked"
                 raise ValueError(f"{was}: set it in the args of a new trainer")
-        kept = self.epsilon_low, self.epsilon_high, self.args.delta
+        before = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         self._masks.clear()
         if self._replaces:
@@ -265,7 +267,7 @@ class BandPOTrainer(ContextTrainer):
             loss = super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-            self.epsilon_low, self.epsilon_high, self.args.delta = kept
+            self.epsilon_low, self.epsilon_high, self.args.delta = before
         # vLLM's weights of tokens and responses are 0 where its modes *_mask drop them.
         self._masks += [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
         if self._masks and cast(torch.nn.Module, self.model).training:

@@ -92,12 +92,12 @@ def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
 def _last_whole(args: Any, state: Any) -> Path | None:
     """Return TRL's newest whole checkpoint. TRL writes the trainer's state last."""
     paths = [path.parent for path in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
-    found = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
-    return found.get(max((step for step in found if step <= state.global_step), default=-1))
+    by_step = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
+    return by_step.get(max((step for step in by_step if step <= state.global_step), default=-1))
 
 
 class ControlCallback(TrainerCallback):
-    """Steer a number of a trainer's rule by a number of its log, after each optimizer step.
+    """Steer a number of a trainer's rule by a number of its log, after each step.
 
         trainer = BandPOTrainer(..., trust_region=Clip(0.2, 0.28))
         trainer.add_callback(ControlCallback(trainer, Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0)))

@@ -70,12 +70,12 @@ def check_losses(trainer: type, theirs: type) -> None:
                 raise ValueError(f"{each.__name__}.{name} {why}: {how}")
 
 
-def settle(args: Any, given: Rule | None) -> Objective:
+def settle(args: Any, node: Rule | None) -> Objective:
     """Return the objective, and write its node into TRL's settings, if they fit."""
-    objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
+    objective = objective_for("TRL", node, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
     for message in refusals(args, objective):
         raise ValueError(message)
-    say_average("TRL", given, args.loss_type)
+    say_average("TRL", node, args.loss_type)
     args.trust_region = node_of(objective)
     args.epsilon = UnusedEpsilon(f"replaced by the trust region {args.trust_region}")
     return objective
@@ -104,7 +104,8 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
     """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
     rule = "trust_region" if objective is None else as_python(objective)
     for name, own in ("epsilon", 0.2), ("epsilon_high", None):
-        if (value := getattr(args, name)) != own and not isinstance(value, UnusedEpsilon):
+        value = getattr(args, name)
+        if value != own and not isinstance(value, UnusedEpsilon):
             yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
         what = "loss_type must be text and generation_kwargs a mapping"
@@ -141,18 +142,19 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's surrogate"
 
 
-def doubts(args: GRPOConfig) -> Iterator[str]:
+def suspicions(args: GRPOConfig) -> Iterator[str]:
     """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
-    if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
+    changed = [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]
+    if changed:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
     """Warn if settings keep the region from acting. Returns the steps a batch."""
-    for doubt in doubts(args):
-        warnings.warn(doubt, stacklevel=3)
+    for suspicion in suspicions(args):
+        warnings.warn(suspicion, stacklevel=3)
     reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
     if accumulation % reuse == 0 and region != Clip(1.0, float("inf")) and getattr(args, "anchor", "old") == "old":
         warnings.warn(

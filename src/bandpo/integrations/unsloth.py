@@ -36,13 +36,13 @@ class _Bounded:
             raise ValueError(f"unsloth: {message}")
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        kept, old = {name: vars(self)[name] for name in NAMES}, inputs.get("old_per_token_logps")
+        before, old = {name: vars(self)[name] for name in NAMES}, inputs.get("old_per_token_logps")
         if old is not None:  # else every ratio is 1
             vars(self).update(self._limits({}, old, inputs["advantages"].view(len(old), -1)))
         try:
             return super().compute_loss(model, inputs, *arguments, **named)  # pyright: ignore
         finally:
-            vars(self).update(kept)
+            vars(self).update(before)
 
 
 def BandPOTrainer(*arguments: Any, trust_region: Rule | None = None, **named: Any) -> Any:
@@ -61,8 +61,8 @@ def check(device: str) -> str:
     x, mask, advantages[1::2] = (old * old.sin().exp()).requires_grad_(), torch.ones_like(old), -1
 
     def slope(limits: dict[str, Any]) -> torch.Tensor:
-        given = (x, old, None, None, None, mask.long(), mask, advantages, 0.0, None, 1)
-        return torch.autograd.grad(apply(*given, {"loss_type": "bnpo"} | limits)[0], x)[0]
+        positional = (x, old, None, None, None, mask.long(), mask, advantages, 0.0, None, 1)
+        return torch.autograd.grad(apply(*positional, {"loss_type": "bnpo"} | limits)[0], x)[0]
 
     clip, band = (slope(Limits("unsloth", y, *NAMES)({}, old, advantages[:, None])) for y in ("clip:0.2:0.28", None))
     ours = torch.autograd.grad(policy_loss(x, old, advantages, mask, Objective(aggregation="token-mean"))[0], x)[0]

@@ -181,7 +181,7 @@ def surrogate(
     dual_clip: float | None = None,
     surrogate: Surrogate | tuple[Surrogate, Surrogate] = "clip",
 ) -> Tensor:
-    """Compute min(r A, clip(r, r_low, r_high) A) of each token, or another surrogate (eq:bandpo_token_loss).
+    """Compute min(r A, clip(r, r_low, r_high) A) or another surrogate of each token. See eq:bandpo_token_loss.
 
     >>> import torch, bandpo
     >>> bounds = bandpo.Clip(0.2, 0.28).bounds(torch.tensor([[-1.0, -1.0]]))

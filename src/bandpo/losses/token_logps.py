@@ -56,5 +56,5 @@ def token_logps(
 
     pieces = zip(hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True)
     parts: Any = [checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces]
-    logps, found = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
-    return (logps, found) if entropies else logps
+    logps, entropy = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
+    return (logps, entropy) if entropies else logps

@@ -117,7 +117,7 @@ class Band(Region):
 
     Args:
         divergence: a registered name, or a `Divergence` (without a config node until it is registered).
-        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius). inf: the simplex.
+        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius).
         delta_low: another radius for the lower bound, or None.
         delta_high: another radius for the upper bound, or None.
     """
@@ -134,7 +134,7 @@ class Band(Region):
         name_divergence(self)
         for name in ("delta", "delta_low", "delta_high"):
             if name == "delta" or getattr(self, name) is not None:
-                check_number(self, name, "(0, inf]")
+                check_number(self, name, "(0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
@@ -147,7 +147,8 @@ class Band(Region):
 
 def name_divergence(rule: Any) -> None:
     """Replace a registered divergence by its name, so that equal nodes are equal."""
-    if (kind := divergence(rule.divergence)).is_registered:
+    kind = divergence(rule.divergence)
+    if kind.is_registered:
         object.__setattr__(rule, "divergence", kind.name)
 
 
