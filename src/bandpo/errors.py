@@ -39,10 +39,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)")
+_CONTROL = re.compile(
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)"
+)
 
 
 def without_password(text: str) -> str:
     """Blank out what is before the @ of an address in a text. So is each value of its query: it may be a key."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
-    return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)
+    return re.sub(
+        r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text
+    )

@@ -61,9 +61,15 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     log_p = torch.tensor(p or DEFAULT_P, dtype=torch.float64).log()
     if shown:
         lines += ["", *_table(shown, log_p, width)]
-        reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
+        reasons = dict.fromkeys(
+            reason for case in shown for pair in stops(case.region, log_p) for reason in pair
+        )
         meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
-        lines += ["", "What ends an interval:", *(f"  {reason}: {meaning}" for reason, meaning in meant.items())]
+        lines += [
+            "",
+            "What ends an interval:",
+            *(f"  {reason}: {meaning}" for reason, meaning in meant.items()),
+        ]
     return "\n".join(lines)
 
 
@@ -110,7 +116,9 @@ def node_text(node: Any) -> str:
     """Write a node in one line of YAML."""
     if isinstance(node, dict):
         return f"{{{', '.join(f'{key}: {node_text(value)}' for key, value in cast('dict[str, Any]', node).items())}}}"
-    return f"[{', '.join(map(node_text, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
+    return (
+        f"[{', '.join(map(node_text, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
+    )
 
 
 def _legend(region: Region) -> list[str]:
@@ -119,13 +127,19 @@ def _legend(region: Region) -> list[str]:
     if len(parts) == 1:
         return _legend(parts[0][1])
     kind = getattr(region, "divergence", None)
-    return [f"{place}: {part.label}" for place, part in parts] or ([str(divergence(kind))] if kind else [])
+    return [f"{place}: {part.label}" for place, part in parts] or (
+        [str(divergence(kind))] if kind else []
+    )
 
 
 def _gradient(its: Objective) -> Iterator[str]:
     """Describe the gradient of a token in log pi."""
     mean = "G A / T in the place of r A, G the geometric mean of a response's T clipped ratios"
-    whole = {"token": "", "sequence": "for each of the tokens", "sequence-mean": "for each of the tokens 1 / T of it"}
+    whole = {
+        "token": "",
+        "sequence": "for each of the tokens",
+        "sequence-mean": "for each of the tokens 1 / T of it",
+    }
     yield f"  gradient of the surrogate in log pi: {whole.get(its.ratio, mean)}".rstrip(" ")
     for side, surrogate in enumerate(as_pair(its.surrogate, its.dual_clip)):
         if isinstance(surrogate, str):
@@ -155,7 +169,11 @@ def _stop(region: Region, log_p: Tensor, *, above: bool) -> str:
     for place, part in parts:  # the first one that ends there
         theirs = part.bounds(log_p)
         if end == (theirs.log_high if above else theirs.log_low):
-            return _stop(part, log_p, above=above) if len(parts) == 1 else f"{place} {_stop(part, log_p, above=above)}"
+            return (
+                _stop(part, log_p, above=above)
+                if len(parts) == 1
+                else f"{place} {_stop(part, log_p, above=above)}"
+            )
     return region.kind
 
 
@@ -182,7 +200,9 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     widths = [max(map(len, column)) for column in shown]
     if len(cases) > 1 and sum(widths) + 2 * len(widths) - 2 > width:
         return [line for case in cases for line in _table([case], log_p, width)]
-    padded = [[cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)]
+    padded = [
+        [cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)
+    ]
     title = [f"{cases[0].label}:"] if len(cases) == 1 else []
     return title + ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
 

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from ..errors import nearest
 from ..numerics import expm1, expm1_minus_x, outside_torch_modes
-from .closed_forms import Interval, Radius, chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
+from .closed_forms import (
+    Interval,
+    Radius,
+    chi2_log_bounds,
+    hellinger_log_bounds,
+    neyman_log_bounds,
+    tv_log_bounds,
+)
 from .kl import kl_log_bounds
 from .solver import limit_slopes
 

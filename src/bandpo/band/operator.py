@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, clamp_log_p, expm1, is_number, is_traced, log1mexp, output_dtype, working_copy
+from ..numerics import (
+    check_old_logps,
+    clamp_log_p,
+    expm1,
+    is_number,
+    is_traced,
+    log1mexp,
+    output_dtype,
+    working_copy,
+)
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup

@@ -30,11 +30,15 @@ def spread(uses: int, steps: float | None, how: str, more: str, anchor: object =
         return Finding("ok", f"{used(uses)}, in one optimizer step ({how}); the ratio is to the sampler")
     if steps is None:
         return Finding(
-            "problem", f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({how}), and no rule acts", more
+            "problem",
+            f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({how}), and no rule acts",
+            more,
         )
     cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
     cure += f"; {MORE}" if uses > 1 else ""
-    return Finding("ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({how})", cure)
+    return Finding(
+        "ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({how})", cure
+    )
 
 
 def used(uses: int) -> str:
@@ -60,7 +64,11 @@ _GSPO = "those of an answer's mean ratio, which GSPO's paper sets to 0.0003 and 
 def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
     """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
     least = min((x for x in limits if isinstance(x, int | float)), default=0)
-    return ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped") if least >= 0.01 else ("note", _GSPO)
+    return (
+        ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped")
+        if least >= 0.01
+        else ("note", _GSPO)
+    )
 
 
 def in_half(what: str, cure: str) -> Finding:

@@ -16,9 +16,22 @@ from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
 from ..trust_regions.rules import Clip
-from . import Finding, Level, absent, in_half, not_judged, not_loaded, of_sequences, on_verl, own_type, spread
+from . import (
+    Finding,
+    Level,
+    absent,
+    in_half,
+    not_judged,
+    not_loaded,
+    of_sequences,
+    on_verl,
+    own_type,
+    spread,
+)
 
-FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
+FACTS: dict[str, dict[str, Any]] = parse_yaml(
+    Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml"
+)
 
 
 def host_of(text: str) -> str | None:
@@ -27,7 +40,9 @@ def host_of(text: str) -> str | None:
     return next((name for name, facts in FACTS.items() if re.search(facts["marks"], text)), None)
 
 
-def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False) -> Iterator[Finding]:
+def host_settings(
+    host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False
+) -> Iterator[Finding]:
     """Find settings that disable a rule, or that its loss refuses or ignores.
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
@@ -35,22 +50,37 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     from ..integrations import TRAINERS, Trainer
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, its, get = FACTS[host], TRAINERS.get(host, Trainer("", "")), functools.partial(_get, dict(_flat(config)))
+    facts, its, get = (
+        FACTS[host],
+        TRAINERS.get(host, Trainer("", "")),
+        functools.partial(_get, dict(_flat(config))),
+    )
 
     def other(values: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
         its = {name: get(name) for name in values}
-        return ", ".join(f"{x}{sign}{its[x]}" for x in its if its[x] not in (*listed(values[x]), None, ...))
+        return ", ".join(
+            f"{x}{sign}{its[x]}" for x in its if its[x] not in (*listed(values[x]), None, ...)
+        )
 
     names, value, *own = facts.get("anchor", ("?", True))
     own = value if own or its.sampler == "" else None
-    anchor = "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
+    anchor = (
+        "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
+    )
     loss: dict[str, str] = facts.get("loss", {})
-    hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
+    hold, node, objective = (
+        [get(name) == wanted for name, wanted in loss.items()],
+        get("trust_region"),
+        None,
+    )
     named = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     ours = host in TRAINERS and (all(hold) if loss else named)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
-    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
+    write = (
+        " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
+        or "docs/hosts.md"
+    )
     write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
@@ -63,7 +93,11 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
             refused = other({name: values})
             if refused:
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
-                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}"
+                cure = (
+                    f"one of {', '.join(map(str, values))}"
+                    if values
+                    else f"remove it; a plain clip is {clip}"
+                )
                 yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
     elif any(hold) or node is not None:
         its_loss = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
@@ -71,7 +105,9 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         what = f"{its_loss or 'bandpo is not named'}: the loss is {whose}, and no option is read"
         yield Finding("problem", what, write)
     else:
-        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
+        own = {
+            name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")
+        }  # without the dual clip
         own = {name: x for name, x in own.items() if x not in (None, ...)}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
         level: Level = "note"
@@ -88,18 +124,25 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield in_half(host, exact)
     else:
         half = other(exact)
-        so = " and ".join(f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items())
+        so = " and ".join(
+            f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items()
+        )
         if half:
             yield in_half(half, f"{so} they are float32")
     yield _steps(host, facts, get, anchor)
-    names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
+    names, of = (
+        NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}),
+        listed(facts.get("samples", "?")),
+    )
     changed = other({each + name: names[name] for each in of for name in names}, " = ")
     if changed:
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
 
-def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Generator[Finding, None, Objective | None]:
+def of_rule(
+    host: str, node: Any, anchor: Any, average: Any, trust: bool
+) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
     from ..losses.notation import describe
@@ -109,7 +152,9 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
         yield Finding("note", f"trust_region: {why}")
         return None
     try:
-        objective = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
+        objective = objective_for(
+            host, node, anchor=anchor, average=average if isinstance(average, str) else None
+        )
     except ValueError as error:
         what, _, cure = str(error).partition("; ")
         yield Finding("problem", f"trust_region: {what}", cure or "correct the node")
@@ -135,7 +180,11 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch. What is not given counts only if it is 1."""
-    ways, again, (unless, because) = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", ("?", ""))
+    ways, again, (unless, because) = (
+        facts.get("steps", []),
+        facts.get("again", "?"),
+        facts.get("unless", ("?", "")),
+    )
     why = facts.get("up_to", f"with {host} they are up to your own loop")
     if get(unless) not in (None, False):
         ways, why = [], f"under {unless} {because}"
@@ -145,8 +194,13 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
         sizes |= dict.fromkeys(factors, 1)
         lacks = [(name, size) for name, size in sizes.items() if not isinstance(size, int) or size <= 0]
         if not lacks:
-            steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
-            own_sizes = [f"{_short(name)} {size}{' by default' * (name in factors)}" for name, size in sizes.items()]
+            steps = round(
+                math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9
+            )
+            own_sizes = [
+                f"{_short(name)} {size}{' by default' * (name in factors)}"
+                for name, size in sizes.items()
+            ]
             why = ", ".join(own_sizes) or f"as {host} always does"
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
@@ -155,7 +209,9 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
                 its = name if name[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             finding = spread(get(again, 1), steps if steps > 1 else None, why, ", or ".join(more), anchor)
-            by_default: Level = "note" if finding.level == "ok" else "warning"  # where none of them is given
+            by_default: Level = (
+                "note" if finding.level == "ok" else "warning"
+            )  # where none of them is given
             return replace(finding, level=by_default) if way and len(factors) == len(way) else finding
         why = "; ".join(
             absent(_short(name), way[name], host)
@@ -163,7 +219,9 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             else f"{_short(name)} is {'not a plain number here' if size is ... else repr(size)}"
             for name, size in lacks
         )
-    return not_judged(why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts")
+    return not_judged(
+        why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts"
+    )
 
 
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

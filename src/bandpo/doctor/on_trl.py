@@ -25,12 +25,24 @@ JUDGED: dict[str, Any] = {
     "temperature": 1.0,
     "generation_kwargs": None,
 }
-_REUSE = ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_iterations")
+_REUSE = (
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+    "num_iterations",
+)
 
 
 def is_of_trl(config: Mapping[str, Any]) -> bool:
     """Return whether settings have a name of GRPOConfig."""
-    others = {"trust_region", "top_k", "top_p", "max_completion_length", "per_device_train_batch_size", "scale_rewards"}
+    others = {
+        "trust_region",
+        "top_k",
+        "top_p",
+        "max_completion_length",
+        "per_device_train_batch_size",
+        "scale_rewards",
+    }
     others |= {"num_generations"}
     return not config.keys().isdisjoint({*JUDGED, *others})
 
@@ -60,7 +72,9 @@ def trl_settings(
     half = bool(settings.get("deepspeed")) if settings.get("bf16") is not False else "float16" in loaded
     if half and host == "TRL" and minor(version) < (1, 15):  # from which on its head computes in float32
         cure = "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32"
-        yield in_half(f"TRL {version} with {'deepspeed' if settings.get('deepspeed') else 'bf16=False'}", cure)
+        yield in_half(
+            f"TRL {version} with {'deepspeed' if settings.get('deepspeed') else 'bf16=False'}", cure
+        )
     from ..integrations import objective_for
     from ..integrations.trl_settings import refusals, suspicions
 
@@ -69,19 +83,31 @@ def trl_settings(
             what, _, cure = message.partition("; ")
             yield Finding("note", f"with BandPOTrainer: {what}", cure)
         if str(settings["importance_sampling_level"]).startswith("sequence"):
-            names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and settings[x] is not None]
+            names = [
+                x for x in ("epsilon", "epsilon_high") if x not in unknown and settings[x] is not None
+            ]
             level, what = of_sequences(settings[name] for name in names)
-            limits = [f"{x} {settings[x]}" if x in config else absent(x, settings[x], host) for x in names]
+            limits = [
+                f"{x} {settings[x]}" if x in config else absent(x, settings[x], host) for x in names
+            ]
             yield Finding(
-                level, f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}"
+                level,
+                f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}",
             )
         return
-    args, rule = SimpleNamespace(**settings), ... if "trust_region" in unknown else settings.get("trust_region")
+    args, rule = (
+        SimpleNamespace(**settings),
+        ... if "trust_region" in unknown else settings.get("trust_region"),
+    )
     objective = None
     if rule is not ...:
-        objective = yield from of_rule(host, rule, settings.get("anchor", "old"), settings["loss_type"], trust)
+        objective = yield from of_rule(
+            host, rule, settings.get("anchor", "old"), settings["loss_type"], trust
+        )
     for name in (name for name in ("use_vllm", "images", "fsdp", "deepspeed") if settings.get(name)):
-        yield Finding("note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip")
+        yield Finding(
+            "note", f"{name}: BandPOTrainer was read with it, and not run", "compare a step under Clip"
+        )
     messages: list[tuple[Level, str]] = [("problem", x) for x in refusals(args, objective, host=host)]  # type: ignore[arg-type]
     for level, message in [*messages, *(("warning", x) for x in suspicions(args))]:  # type: ignore[arg-type]
         what, _, cure = message.partition("; ")

@@ -20,7 +20,11 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
     from ..integrations import verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
-    version, anchor, tokens = version_of("verl") or "", get(f"{_LOSS}.anchor", "old"), get(f"{_LOSS}.tokens_path")
+    version, anchor, tokens = (
+        version_of("verl") or "",
+        get(f"{_LOSS}.anchor", "old"),
+        get(f"{_LOSS}.tokens_path"),
+    )
     older = version.startswith("0.7.") and get(_WORKERS, "auto") != "disable"
     try:
         if anchor not in ("old", "sampler"):
@@ -48,14 +52,18 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
     engine = get(f"{_ACTOR}.strategy") or get("model_engine") or get("--config-name")
     if "megatron" in str(engine) or get(f"{_ACTOR}.megatron") is not None:
         what = f"the actor runs on Megatron, whose cross-entropy is in float32, whatever {_ACTOR}.megatron.dtype is"
-        yield Finding("note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)")
+        yield Finding(
+            "note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)"
+        )
         return
     key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
     precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16 by default")
     if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
         cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
-        unsafe: Level = "problem" if version and ours else "warning"  # without verl here, it runs elsewhere
+        unsafe: Level = (
+            "problem" if version and ours else "warning"
+        )  # without verl here, it runs elsewhere
         yield Finding(
             "note" if version_of("flash-attn") else unsafe,
             f"{what} as bfloat16, and ratios are wrong by percents",

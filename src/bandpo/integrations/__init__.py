@@ -24,7 +24,9 @@ from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
-Rule = Mapping[str, Any] | str | Region | Method | Objective  # what every trainer takes, see `objective_for`
+Rule = (
+    Mapping[str, Any] | str | Region | Method | Objective
+)  # what every trainer takes, see `objective_for`
 Anchor = Literal["old", "sampler"]
 T = TypeVar("T")
 
@@ -55,9 +57,13 @@ class Trainer:
         """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
-        beyond = ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        beyond = (
+            ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        )
         own |= dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
-        return own | ({"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {})
+        return own | (
+            {"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {}
+        )
 
     def provides(self, name: str) -> bool:
         """Check that a rule may require this of `Context`."""
@@ -88,7 +94,10 @@ TRAINERS = {
     "Liger": _Clamp("beta", "loss_type", _TYPES),
     "torchrl": Trainer("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
     "verl": Trainer(
-        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, "actor.policy_loss.anchor=sampler"
+        "actor.use_kl_loss and kl_loss_coef",
+        "actor.loss_agg_mode",
+        _MODES,
+        "actor.policy_loss.anchor=sampler",
     ),
     "SkyRL": Trainer(
         "trainer.algorithm.use_kl_loss and kl_loss_coef",
@@ -96,10 +105,15 @@ TRAINERS = {
         _SKYRL,
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
-    "tinker": Trainer("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
+    "tinker": Trainer(
+        "made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""
+    ),
     "prime-rl": Trainer("kl_tau", _TOKENS, _MEAN, sampler=""),
     "rLLM": Trainer(
-        "which its losses leave out", "algorithm.loss_agg_mode", _RLINF, sampler="algorithm.loss_params.anchor=sampler"
+        "which its losses leave out",
+        "algorithm.loss_agg_mode",
+        _RLINF,
+        sampler="algorithm.loss_params.anchor=sampler",
     ),
     "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
     "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, dual_clip="clip_ratio_c"),
@@ -122,7 +136,9 @@ def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
     return reasons
 
 
-def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def objective_for(
+    host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None
+) -> Objective:
     """Return the objective of a node or a method's name, for one trainer.
 
     Args:
@@ -140,7 +156,9 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
         whose = f"method {value.name!r}: "
         if value.from_sampler and its.sampler is None:
             how = f"policy_loss in your own loop, with {value.arguments} and losses.method({value.name!r}).objective"
-            raise ValueError(f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}")
+            raise ValueError(
+                f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}"
+            )
         if value.from_sampler and its.sampler and anchor != "sampler":
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {its.sampler}")
         value = value.without_average
@@ -153,7 +171,9 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
             if setting:
                 reason += f", of which {setting} is that average"
             allowed = getattr(Objective, name)
-            raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
+            raise ValueError(
+                f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
+            )
     for name, rule in value.trust_region.all_required().items():
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
@@ -163,7 +183,9 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
     return value
 
 
-def prepare_objective(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def prepare_objective(
+    host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None
+) -> Objective:
     """Return `objective_for` a trainer without its average, and say what it allows."""
     objective = log_rule(objective_for(host, node, anchor=anchor, average=average))
     say_average(host, node, average)
@@ -183,7 +205,14 @@ class Limits:
     """
 
     def __init__(
-        self, host: str, node: Rule | None, low: str, high: str, *, anchor: Anchor = "old", average: str | None = ""
+        self,
+        host: str,
+        node: Rule | None,
+        low: str,
+        high: str,
+        *,
+        anchor: Anchor = "old",
+        average: str | None = "",
     ) -> None:
         if average == "":  # a trainer without a setting of it
             average = TRAINERS[host].average
@@ -209,7 +238,9 @@ def log_rule(value: Objective, more: str = "") -> Objective:
     return value
 
 
-def say_average(host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning) -> None:
+def say_average(
+    host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning
+) -> None:
     """Say which average a trainer takes for a method, and whether it is its paper's.
 
     `average` is the value of the trainer's own setting (`Trainer.averages`), or None. A rule or an objective has none.
@@ -238,7 +269,10 @@ _SAID: set[Any] = set()
 
 def verl_in_float32(version: str) -> str:
     """Return what makes verl's log-probabilities float32 in a release of it."""
-    key, flash = "actor_rollout_ref.actor.fsdp_config", "flash-attn's cross-entropy, which computes them in float32"
+    key, flash = (
+        "actor_rollout_ref.actor.fsdp_config",
+        "flash-attn's cross-entropy, which computes them in float32",
+    )
     if not version.startswith("0.7."):
         return f"+{key}.mixed_precision.param_dtype=fp32, or {flash}"
     why = "for its newer workers nothing but the latter, whatever mixed_precision says"

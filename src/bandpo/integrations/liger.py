@@ -33,7 +33,9 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
     def __init__(self, trust_region: Rule | None = None, **named: Any) -> None:
         taken = {"epsilon_low", "epsilon_high", "chunk_size"} & set(named)
         if taken:
-            raise ValueError(f"trust_region replaces {sorted(taken)}; remove them. A plain clip is bandpo.Clip")
+            raise ValueError(
+                f"trust_region replaces {sorted(taken)}; remove them. A plain clip is bandpo.Clip"
+            )
         super().__init__(**named)
         if self.loss_type not in LOSS_TYPES or self.importance_sampling_level != "token":
             raise ValueError(

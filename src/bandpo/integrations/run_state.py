@@ -40,9 +40,20 @@ class TokenWriter:
     """
 
     def __init__(
-        self, folder: str | Path, share: float, process: int, *, limit: float = math.inf, replaces: bool = False
+        self,
+        folder: str | Path,
+        share: float,
+        process: int,
+        *,
+        limit: float = math.inf,
+        replaces: bool = False,
     ) -> None:
-        self.path, self.first, self.limit, self.step = Path(folder) / f"tokens-{process}.jsonl", share, limit, -1
+        self.path, self.first, self.limit, self.step = (
+            Path(folder) / f"tokens-{process}.jsonl",
+            share,
+            limit,
+            -1,
+        )
         self.share, self.replaces = share, replaces
 
     def write(
@@ -56,7 +67,9 @@ class TokenWriter:
         if self.step < 0 or step < self.step:
             self._cut(step)
         self.step, lines = step, []
-        columns = (x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages))  # faster than tensors
+        columns = (
+            x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages)
+        )  # faster than tensors
         for old, new, advantage, inside in zip(*columns, mask.bool().cpu().numpy(), strict=True):
             old, new = old[inside], new[inside]
             name = hashlib.blake2b(old.tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()
@@ -66,7 +79,12 @@ class TokenWriter:
             # Numbers that are not finite are of a run that is lost: no reader could use them.
             if all(map(math.isfinite, both)):
                 value = advantage[inside] if advantage.ndim else advantage
-                row = {"step": step, "response_id": name.hex(), "share": self.share, "advantage": value.tolist()}
+                row = {
+                    "step": step,
+                    "response_id": name.hex(),
+                    "share": self.share,
+                    "advantage": value.tolist(),
+                }
                 # Nine digits, as many as float32 has. One format is faster than json's many.
                 digits = ",".join(["%.9g"] * len(old))
                 numbers = f',"old_logps":[{digits}],"logps":[{digits}]}}\n' % both
@@ -101,7 +119,9 @@ class TokenWriter:
             if step == 0:
                 if self.replaces:
                     break
-                raise UserError(f"{self.path} holds the tokens of another run already; give tokens_path another folder")
+                raise UserError(
+                    f"{self.path} holds the tokens of another run already; give tokens_path another folder"
+                )
             if not line.endswith(b"\n"):
                 break
             where = f"{self.path}, line {number}"

@@ -38,14 +38,31 @@ from .run_state import TokenWriter, check_tokens
 from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
 from .trl_context import ControlCallback as ControlCallback
 from .trl_log import RunLog
-from .trl_settings import SETTLED, BoundAsEpsilon, UnusedEpsilon, check_losses, is_trls_own, node_of, settle, warn_of
+from .trl_settings import (
+    SETTLED,
+    BoundAsEpsilon,
+    UnusedEpsilon,
+    check_losses,
+    is_trls_own,
+    node_of,
+    settle,
+    warn_of,
+)
 
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
 # What users write for the rule, with what they mean.
-_MEANT: dict[str, str] = dict.fromkeys(("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)")
+_MEANT: dict[str, str] = dict.fromkeys(
+    ("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)"
+)
 _MEANT.update(dict.fromkeys(("delta", "radius", "divergence"), "trust_region=Band('kl', 0.05)"))
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
-MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_high_share", "cut/good_tail")
+MAIN_METRICS = (
+    "tokens",
+    "clip/high_fraction",
+    "clip/low_fraction",
+    "clip/tail_high_share",
+    "cut/good_tail",
+)
 MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
 TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
 CITATION = f"""\
@@ -65,7 +82,9 @@ CITATION = f"""\
 _T = TypeVar("_T")
 
 
-def _check_names(owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]) -> None:
+def _check_names(
+    owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]
+) -> None:
     """Raise TypeError for an unknown argument of the owner. The message says what is meant."""
     takes_all = any(each.kind == each.VAR_KEYWORD for each in arguments.values())
     for name in () if takes_all else sorted({*names} - arguments.keys()):
@@ -111,27 +130,43 @@ class BandPOConfig(GRPOConfig):
     """
 
     trust_region: dict | str | Region | Objective | None = field(
-        default=None, metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."}
+        default=None,
+        metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."},
     )
-    all_metrics: bool = field(default=False, metadata={"help": "Log everything instead of the main numbers."})
-    anchor: str = field(default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."})
-    tokens_path: str | None = field(default=None, metadata={"help": "Write tokens to this folder while training."})
+    all_metrics: bool = field(
+        default=False, metadata={"help": "Log everything instead of the main numbers."}
+    )
+    anchor: str = field(
+        default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."}
+    )
+    tokens_path: str | None = field(
+        default=None, metadata={"help": "Write tokens to this folder while training."}
+    )
     tokens_share: float | None = field(
-        default=None, metadata={"help": "Write the tokens of so many of the responses. By default 20 MB; 0: none."}
+        default=None,
+        metadata={"help": "Write the tokens of so many of the responses. By default 20 MB; 0: none."},
     )
-    stop_if_not_finite: bool = field(default=True, metadata={"help": "End at weights or rewards that are not finite."})
+    stop_if_not_finite: bool = field(
+        default=True, metadata={"help": "End at weights or rewards that are not finite."}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
-        is_share = self.tokens_share is not None and (self.tokens_share != 0 or self.tokens_path)  # 0 writes nowhere
+        is_share = self.tokens_share is not None and (
+            self.tokens_share != 0 or self.tokens_path
+        )  # 0 writes nowhere
         check_tokens(self.tokens_path, self.tokens_share if is_share else 1.0)
         if self.trust_region is not None:
             settle(self, cast(Any, self.trust_region))
             if isinstance(self.trust_region, str):  # its repr
-                raise ValueError(f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)")
-        elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
+                raise ValueError(
+                    f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)"
+                )
+        elif (
+            self.epsilon == 0.2 and self.epsilon_high is None
+        ):  # the rule of BandPOTrainer, or else its default
             cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
@@ -191,7 +226,9 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         check_losses(type(self), GRPOTrainer)
-        arguments = inspect.signature(super().__init__).parameters  # of GRPOTrainer, or of a class in between
+        arguments = inspect.signature(
+            super().__init__
+        ).parameters  # of GRPOTrainer, or of a class in between
         _check_names(type(self), "argument", arguments, named)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
@@ -205,7 +242,9 @@ class BandPOTrainer(ContextTrainer):
         node = settings.trust_region
         self.objective = settle(settings, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
-            raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
+            raise ValueError(
+                f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one"
+            )
         self.trust_region = self.objective.trust_region
         self._settled = {name: getattr(settings, name, None) for name in SETTLED}
         self._settled |= {"epsilon_low": settings.epsilon, "epsilon_high": settings.epsilon}
@@ -217,7 +256,9 @@ class BandPOTrainer(ContextTrainer):
         settings.logging_nan_inf_filter = False
         rule = str(settings.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
-            vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
+            vars(self).update(
+                {name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")}
+            )
         self._name = f"{self._name} (trust region {rule})"
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
@@ -232,7 +273,9 @@ class BandPOTrainer(ContextTrainer):
                 replaces=settings.tokens_path is None,
             )
         self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
-        bound = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, settings, *others).arguments
+        bound = (
+            inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, settings, *others).arguments
+        )
         super().__init__(**bound, **named)  # by name: a class in between may have arguments of its own
         self.finite_guard = FiniteGuard(self.accelerator, settings.stop_if_not_finite)
         self.add_callback(self.finite_guard)
@@ -260,16 +303,22 @@ class BandPOTrainer(ContextTrainer):
         if self._replaces:
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             self.args.delta = -math.inf
-            inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
+            inputs = inputs | {
+                "advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)
+            }
             if self.beta == 0 or not getattr(self.args, "use_bias_correction_kl", False):
-                inputs["old_per_token_logps"] = None  # r is not used; set it to 1, else its gradient can be NaN
+                inputs["old_per_token_logps"] = (
+                    None  # r is not used; set it to 1, else its gradient can be NaN
+                )
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high, self.args.delta = before
         # vLLM's weights of tokens and responses are 0 where its modes *_mask drop them.
-        self._masks += [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
+        self._masks += (
+            [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
+        )
         if self._masks and cast(torch.nn.Module, self.model).training:
             kept_in = functools.reduce(operator.and_, (each.bool() for each in self._masks))
             masked = Metrics({"masked": (self._response_mask(inputs) & ~kept_in).sum()}, {})
@@ -307,7 +356,9 @@ class BandPOTrainer(ContextTrainer):
         trains = cast(torch.nn.Module, self.model).training
         if self._token_writer and trains:
             batch = int(inputs.get(GENERATED_AT, 0))  # a subclass may have made the batch by itself
-            self._token_writer.write(self.state.global_step, old_logps, logps, advantages, mask, batch=batch)
+            self._token_writer.write(
+                self.state.global_step, old_logps, logps, advantages, mask, batch=batch
+            )
         seen = _Seen(self.trust_region)
         objective = self.objective if self.objective.changed() else Objective(seen)
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
@@ -327,7 +378,10 @@ class BandPOTrainer(ContextTrainer):
             )
         if self._replaces:
             # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
-            self.epsilon_low, self.epsilon_high = BoundAsEpsilon(torch.full_like(loss, math.inf)), BoundAsEpsilon(loss)
+            self.epsilon_low, self.epsilon_high = (
+                BoundAsEpsilon(torch.full_like(loss, math.inf)),
+                BoundAsEpsilon(loss),
+            )
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
@@ -346,7 +400,9 @@ class BandPOTrainer(ContextTrainer):
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             values, masked = self._measured.compute(), self._measured.totals.get("masked")
             self._measured = Metrics({}, {})
-            values |= {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
+            values |= (
+                {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
+            )
             dual = [] if self.objective.dual_clip is None else ["dual_clip/fraction"]
             names = values if self.args.all_metrics else [*MAIN_METRICS, "masked/fraction", *dual]
             # Undefined values (a share of nothing) are left out: trackers warn about NaN.

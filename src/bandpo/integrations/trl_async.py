@@ -37,12 +37,16 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], *others: Any, **named: Any) -> Any:
         """Compute TRL's loss of a packed row with the bounds of its tokens."""
         of_policy = inputs["token_index"] >= 0
-        responses, old, advantages = (inputs[name][of_policy] for name in ("segment_id", "old_log_probs", "advantages"))
+        responses, old, advantages = (
+            inputs[name][of_policy] for name in ("segment_id", "old_log_probs", "advantages")
+        )
         mask, old, advantages = unpack(responses, torch.ones_like(responses), old, advantages)
         bounds = self._limits({}, old, advantages, mask)
         before = self.epsilon_low, self.epsilon_high
         if any(isinstance(each, int | float) for each in before):
-            raise ValueError(f"trust_region replaces epsilon_low, epsilon_high = {before}, set since: leave them alone")
+            raise ValueError(
+                f"trust_region replaces epsilon_low, epsilon_high = {before}, set since: leave them alone"
+            )
         vars(self).update({name: x[mask] if isinstance(x, Tensor) else x for name, x in bounds.items()})
         try:
             return super().compute_loss(model, inputs, *others, **named)

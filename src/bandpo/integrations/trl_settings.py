@@ -25,13 +25,24 @@ _OTHER_LOSSES = {
     "luspo": "needs trust_region='luspo' and importance_sampling_level='sequence'",
 }
 # The settings that an objective was checked with and that are read at each loss.
-SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta", "anchor")
+SETTLED = (
+    "loss_type",
+    "importance_sampling_level",
+    "temperature",
+    "off_policy_mask_threshold",
+    "delta",
+    "anchor",
+)
 # The settings of the samplers that change what is sampled, and their values that do not, besides None.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "num_beams", "guidance_scale"), (1,)),
     **{"top_k": (0, -1, 1_000_000), "do_sample": (True,), "no_repeat_ngram_size": (0,)},
-    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)),
-    **dict.fromkeys(("logit_bias", "sequence_bias", "bad_words", "suppress_tokens", "allowed_token_ids"), ()),
+    **dict.fromkeys(
+        ("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)
+    ),
+    **dict.fromkeys(
+        ("logit_bias", "sequence_bias", "bad_words", "suppress_tokens", "allowed_token_ids"), ()
+    ),
     **dict.fromkeys(("structured_outputs", "vllm_structured_outputs_regex"), ()),
 }
 
@@ -97,7 +108,11 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
         return False
     if args.loss_type == "cispo":
         return changed == {"surrogate": "weight"} and clip.eps_low == 1 and level == "token"
-    return changed == {"ratio": "sequence-mean"} and level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
+    return (
+        changed == {"ratio": "sequence-mean"}
+        and level == "sequence"
+        and args.loss_type in (*LOSS_TYPES, "luspo")
+    )
 
 
 def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
@@ -115,7 +130,10 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         if getattr(args, name, False):
             yield f"{name} must be False with a trust region; Liger's loss takes one by bandpo.integrations.liger"
     sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
-    if not (isinstance(args.temperature, int | float) and args.temperature > 0) or sampler != args.temperature:
+    if (
+        not (isinstance(args.temperature, int | float) and args.temperature > 0)
+        or sampler != args.temperature
+    ):
         what = "temperature must be positive and the sampler's own: log-probabilities are taken at temperature"
         yield f"{what} {args.temperature}, tokens sampled at {sampler}"
     delta: object = args.delta
@@ -146,7 +164,9 @@ def suspicions(args: GRPOConfig) -> Iterator[str]:
     """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
-    changed = [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]
+    changed = [
+        f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)
+    ]
     if changed:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
 
@@ -155,8 +175,15 @@ def warn_of(args: GRPOConfig, region: Region) -> float:
     """Warn if settings keep the region from acting. Returns the steps a batch."""
     for suspicion in suspicions(args):
         warnings.warn(suspicion, stacklevel=3)
-    reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
-    if accumulation % reuse == 0 and region != Clip(1.0, float("inf")) and getattr(args, "anchor", "old") == "old":
+    reuse, accumulation = (
+        (args.steps_per_generation or 1) * args.num_iterations,
+        args.gradient_accumulation_steps,
+    )
+    if (
+        accumulation % reuse == 0
+        and region != Clip(1.0, float("inf"))
+        and getattr(args, "anchor", "old") == "old"
+    ):
         warnings.warn(
             "Clipping has no effect: each batch gets one optimizer step (steps_per_generation x num_iterations is "
             f"{reuse}, gradient_accumulation_steps {accumulation}). Set steps_per_generation to 4 x "

@@ -57,9 +57,13 @@ def group_advantages(
     tensor([ 0., -1., -1.,  1.,  1.])
     """
     if not isinstance(rewards, Tensor):
-        raise TypeError(f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)")
+        raise TypeError(
+            f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)"
+        )
     if rewards.dim() != 1 or len(rewards) == 0 or not rewards.is_floating_point():
-        raise ValueError(f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}")
+        raise ValueError(
+            f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}"
+        )
     infinite = rewards.isinf()
     if infinite.any():
         place = int(infinite.nonzero()[0])
@@ -70,7 +74,9 @@ def group_advantages(
     if baseline not in ("mean", "leave-one-out"):
         raise ValueError(f"baseline must be 'mean' or 'leave-one-out', got {baseline!r}")
     if baseline == "leave-one-out" and normalize:
-        raise ValueError("baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again")
+        raise ValueError(
+            "baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again"
+        )
     group = _numbered(len(rewards), group_size, groups).to(rewards.device)
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     counts = ~rewards.isnan()
@@ -82,7 +88,9 @@ def group_advantages(
     count = total(torch.ones_like(rewards))
     single = int((count == 1).sum())
     if single:
-        warnings.warn(f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2)
+        warnings.warn(
+            f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2
+        )
     least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
     centred = torch.where(counts, shifted - (total(shifted) / count)[group], 0.0)
@@ -111,7 +119,9 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
         return torch.arange(count) // group_size
     groups = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
-        raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
+        raise ValueError(
+            f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}"
+        )
     wrong = [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]
     if wrong:
         raise ValueError(f"groups must hold texts, whole numbers or tuples, got "

@@ -49,7 +49,9 @@ def as_python(value: Any) -> str:
         return f"Objective({', '.join([region, *fields])})" if fields else region
     if dataclasses.is_dataclass(value):
         values = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
-        return f"{type(value).__name__}({', '.join(as_python(each) for each in values if each is not None)})"
+        return (
+            f"{type(value).__name__}({', '.join(as_python(each) for each in values if each is not None)})"
+        )
     if isinstance(value, tuple):
         return f"({', '.join(map(as_python, cast('tuple[Any, ...]', value)))})"
     return f'"{value}"' if isinstance(value, str) else repr(value).removesuffix(".0")
@@ -84,7 +86,9 @@ def describe_interval(value: Objective) -> str:
         bounds = value.trust_region.bounds(log_p, Context())
     except Exception:  # a user's rule may raise anything
         return ""
-    (low, _), (high, of_rare) = (cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high))
+    (low, _), (high, of_rare) = (
+        cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high)
+    )
     what = "a token" if value.is_per_token else "a response"
     mean = " mean" if value.ratio == "sequence-mean" else ""
     if depends_on_probability(value.trust_region):
@@ -94,7 +98,13 @@ def describe_interval(value: Objective) -> str:
         text = f"no bound on {what}'s ratio"
     else:
         text = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
-    if not {*as_pair(value.surrogate, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:  # a soft one
+    if not {*as_pair(value.surrogate, value.dual_clip)} <= {
+        "clip",
+        "mask",
+        "mask_two_sided",
+    }:  # a soft one
         soft = "" if text.startswith("no bound") else "; outside it the gradient does not stop"
-        text = f"{text.replace('may go', 'has the interval')}{soft} (surrogate {as_python(value.surrogate)})"
+        text = (
+            f"{text.replace('may go', 'has the interval')}{soft} (surrogate {as_python(value.surrogate)})"
+        )
     return text if value.dual_clip is None else f"{text}; dual clip {value.dual_clip:g}"

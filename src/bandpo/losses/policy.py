@@ -94,7 +94,12 @@ def policy_loss(
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    tensors = {"logps": logps, "old_logps": old_logps, "advantages": advantages, "response_mask": response_mask}
+    tensors = {
+        "logps": logps,
+        "old_logps": old_logps,
+        "advantages": advantages,
+        "response_mask": response_mask,
+    }
     optional = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
     tensors |= {name: x for name, x in optional.items() if x is not None}
     tensors = {name: _checked_tensor(name, x, logps) for name, x in tensors.items()}
@@ -164,8 +169,12 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
         values = _over_responses(clipped, mask, mean=True).exp() * batch.weights
     else:
         by_advantage_sign = as_pair(objective.surrogate, objective.dual_clip)
-        values = surrogate_of(limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi)
-    if objective.ratio == "sequence":  # each token has its share of the response's surrogate, and they sum to it
+        values = surrogate_of(
+            limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi
+        )
+    if (
+        objective.ratio == "sequence"
+    ):  # each token has its share of the response's surrogate, and they sum to it
         values = values / mask.sum(-1, keepdim=True).clamp(min=1)
     if batch.reference is None:
         return _Terms(values, log_ratio, limited, bounds, None)
@@ -215,7 +224,9 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
     mask = as_mask(tensors["response_mask"])
     padding = ~mask
     dtype = output_dtype(tensors["logps"])
-    filled = {name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS}
+    filled = {
+        name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS
+    }
     advantages = tensors["advantages"].to(dtype)
     if advantages.shape == mask.shape:
         advantages = advantages.masked_fill(padding, 0.0)
@@ -274,7 +285,9 @@ def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
     """Check what is for rules alone, and return it detached."""
     named = cast("Mapping[str, Any]", extra)
     if not isinstance(extra, Mapping) or any(name in Context.__dataclass_fields__ for name in named):
-        raise TypeError(f"extra must map names that Context does not have to values, got {reprlib.repr(named)}")
+        raise TypeError(
+            f"extra must map names that Context does not have to values, got {reprlib.repr(named)}"
+        )
     checked: dict[str, Any] = {}
     for name, x in named.items():
         if name == "entropies":  # whose mean is measured
@@ -286,7 +299,9 @@ def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
     return checked
 
 
-def _of_batch(name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True) -> Tensor:
+def _of_batch(
+    name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True
+) -> Tensor:
     """Return a tensor of a batch detached, and (B,) as (B, 1)."""
     if x.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {x.layout}")

@@ -92,7 +92,9 @@ class Decay(SurrogateWeight):
     high: float = 0.5
 
     def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
-        return torch.exp(torch.where(positive, self.high * (edge - log_ratio), self.low * (log_ratio - edge)))
+        return torch.exp(
+            torch.where(positive, self.high * (edge - log_ratio), self.low * (log_ratio - edge))
+        )
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,9 @@ def surrogate(
     log_ratio = log_ratio.to(output_dtype(log_ratio)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     advantages = advantages.detach()
     by_advantage_sign = as_pair(surrogate, dual_clip)
-    return surrogate_of(log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio)
+    return surrogate_of(
+        log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio
+    )
 
 
 def surrogate_of(
@@ -240,7 +244,9 @@ def _one_surrogate(
     """Compute one surrogate, the same for both signs of A."""
     if kind == "clip":
         return clip_by_sign(log_ratio, positive, bounds, dual_clip).exp() * weights
-    if kind == "weight":  # the clipped ratio is a constant, so a token outside keeps the gradient of log pi
+    if (
+        kind == "weight"
+    ):  # the clipped ratio is a constant, so a token outside keeps the gradient of log pi
         return bounds.clamp(log_ratio).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
     if isinstance(kind, SurrogateWeight) and not kind.has_bounds:
         return kind.weight(log_ratio, log_ratio, positive) * weights
@@ -259,7 +265,9 @@ def _one_surrogate(
     edge = torch.where(positive, bounds.log_high, bounds.log_low)
     # Not above the bound, rather than at most it: a NaN, of the ratio or the bound, is outside, and shows.
     outside = torch.where(positive, ~(log_ratio <= edge), ~(log_ratio >= edge))
-    weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)  # 0, or NaN where the bound is
+    weight = (
+        edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)
+    )  # 0, or NaN where the bound is
     limited = log_ratio
     if dual_clip is not None:
         limited = torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))

@@ -46,7 +46,9 @@ class Context:
         """
         kind = type(rule).__name__
         if name not in rule.required:
-            raise ValueError(f"{kind} asks for {name}; write required: ClassVar[tuple[str, ...]] = ({name!r},)")
+            raise ValueError(
+                f"{kind} asks for {name}; write required: ClassVar[tuple[str, ...]] = ({name!r},)"
+            )
         value = self.extra.get(name, getattr(self, name, None))
         if value is None:
             what = f"{name}=..." if hasattr(self, name) else f"extra={{{name!r}: ...}}"
@@ -77,7 +79,9 @@ class Node:
         if ABC in cls.__bases__:  # a family, or what stands between it and its kinds
             return
         members = {name for base in cls.__mro__[1:] if ABC in base.__bases__ for name in dir(base)}
-        fields = [name for name, of in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(of)]
+        fields = [
+            name for name, of in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(of)
+        ]
         hidden = members.intersection(fields)
         if hidden:
             raise TypeError(
@@ -124,7 +128,11 @@ def _shown(value: Any) -> str:
         return ", ".join(map(_shown, cast("tuple[Any, ...]", value)))
     if not isinstance(value, Node):
         return str(value)
-    return f"({value.label})" if any(isinstance(each, Node) for _, each in flat_fields(value)) else value.label
+    return (
+        f"({value.label})"
+        if any(isinstance(each, Node) for _, each in flat_fields(value))
+        else value.label
+    )
 
 
 class Region(Node, ABC, family="trust region"):
@@ -222,7 +230,11 @@ def flat_fields(thing: Any) -> list[tuple[str, Any]]:
 
 def init_fields(thing: Any) -> list[str]:
     """Name the fields that a dataclass is made of."""
-    return [field.name for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
+    return (
+        [field.name for field in dataclasses.fields(thing) if field.init]
+        if dataclasses.is_dataclass(thing)
+        else []
+    )
 
 
 def node_of(thing: Any, kind: str) -> dict[str, Any]:
