@@ -144,5 +144,5 @@ function surrogate(node, good, r, [low, high]) {
       return { value: (4 / tau) * s * A, slope: 4 * s * (1 - s) * r * A };
     }
   }
-  throw new Error(`no application ${kind}`);
+  throw new Error(`no surrogate ${kind}`);
 }
