@@ -92,7 +92,7 @@ def test_in_a_browser_its_numbers_lines_and_curves_are_bandpos(seen):
             places = log_p[:, None].expand(-1, len(R))
             log_r = torch.tensor(R, dtype=torch.float64).log().expand_as(places).clone().requires_grad_()
             advantages = torch.full_like(places, sign)
-            value = surrogate(log_r, advantages, bounds_of(objective, places, sign), apply=objective.apply)
+            value = surrogate(log_r, advantages, bounds_of(objective, places, sign), surrogate=objective.surrogate)
             (slope,) = torch.autograd.grad(value.sum(), log_r)
             torch.testing.assert_close(numbers(rule["value"][index]), value.detach(), rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(numbers(rule["slope"][index]), slope, rtol=1e-9, atol=1e-12)

@@ -3,8 +3,9 @@
 Once this is imported they are known by their kinds too, such as `{type: budget}`, which contests write.
 """
 
-from . import batch, budget, by_entropy, decaying, exact, full_divergence, kl3, laws, trgppo
+from . import adaptive, batch, budget, by_entropy, control, decaying, exact, full_divergence, kl3, laws, trgppo
 
 __all__ = [
-    "batch", "budget", "by_entropy", "decaying", "exact", "full_divergence", "kl3", "laws", "trgppo",
+    "adaptive", "batch", "budget", "by_entropy", "control", "decaying", "exact", "full_divergence", "kl3", "laws",
+    "trgppo",
 ]  # fmt: skip

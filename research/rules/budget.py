@@ -29,7 +29,7 @@ class Budget(Region):
     clipped first. By TV, whose slope is p on either side, the rarest tokens are free, the likeliest pinned to r = 1,
     and tokens of the one p where the budget ends move by the same share of |r - 1|.
 
-    The rule does not ask for signs. Needs context.logps; a token's bounds depend on all tokens of its response, and on
+    The rule does not ask for signs. Needs extra["logps"]; a token's bounds depend on all tokens of its response, and on
     no other response. A response of one token is clipped as by `Band(divergence, delta)`. The budget is never exceeded
     in float64. By KL in float32 a few steps of Newton's method find m: now and then they stop early and leave a part of
     the budget unused (by chi2 only for responses that were made for it), and a token whose probability rounds to 1 may
@@ -41,7 +41,7 @@ class Budget(Region):
     """
 
     kind: ClassVar[str] = "budget"
-    needs: ClassVar[tuple[str, ...]] = ("logps",)
+    required: ClassVar[tuple[str, ...]] = ("logps",)
     divergence: str = "kl"
     delta: float = 0.05
 
@@ -64,7 +64,7 @@ class Budget(Region):
         """The divergence and the radius."""
         return f"Budget-{divergence(self.divergence).title} {self.delta}"
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """The band of a single token."""
         return {"a response of one token": Band(self.divergence, self.delta)}
 

@@ -17,7 +17,7 @@ from bandpo.trust_regions.base import Context, Region, check_number
 
 @dataclass(frozen=True)
 class Decaying(Region):
-    """Move one number of a rule to `end` over `steps` optimizer steps. Needs context.step.
+    """Move one number of a rule to `end` over `steps` optimizer steps. Needs extra["step"].
 
     `Decaying(Band("kl", 0.2), field="delta", end=0.02, steps=1000)`. With t = min(step / steps, 1): linear is
     start + (end - start) t, and cosine is linear in (1 - cos(pi t)) / 2.
@@ -31,8 +31,8 @@ class Decaying(Region):
     """
 
     kind: ClassVar[str] = "decaying"
-    words: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
-    needs: ClassVar[tuple[str, ...]] = ("step",)
+    label_format: ClassVar[str] = "{region}, {field} to {end} in {steps} steps ({shape})"
+    required: ClassVar[tuple[str, ...]] = ("step",)
     sees_probability: ClassVar[bool] = False
     region: Region
     field: str | tuple[str, ...]
@@ -61,11 +61,11 @@ class Decaying(Region):
         return dataclasses.replace(cast(Any, self.region), **values)
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        """Return those of the rule at context.step."""
+        """Return those of the rule at extra["step"]."""
         context = context or Context()
         return self.at(context.require("step", self)).bounds(old_logps, context)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List it at the first step and from the last one on."""
         return {"step 0": self.at(0), f"from step {self.steps}": self.at(self.steps)}
 

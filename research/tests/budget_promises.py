@@ -34,23 +34,24 @@ class BudgetPromises:
 
     def test_it_keeps_what_every_rule_promises(self, region):
         old = torch.linspace(-12, -1e-3, 64, dtype=F64)[None]
-        check_trust_region(region, Context(logps=(old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)))
-        check_trust_region(region, Context(logps=torch.zeros(1, 64)))
-        check_objective(Objective(region, apply="mask"))
+        check_trust_region(region, Context(extra={"logps": (old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)}))
+        check_trust_region(region, Context(extra={"logps": torch.zeros(1, 64)}))
+        seen = torch.linspace(-3, -0.01, 48, dtype=F64).view(6, 8)
+        check_objective(Objective(region, surrogate="mask"), extra={"logps": seen})
         assert depends_on_probability(region)
 
     def test_padding_and_nan_reach_no_other_token(self, region):
         old, new = batch(3, 6, seed=9)
         mask = torch.arange(6) < torch.tensor([[6], [4], [0]])
-        bounds = region.bounds(old, Context(response_mask=mask, logps=new))
+        bounds = region.bounds(old, Context(response_mask=mask, extra={"logps": new}))
         noise = torch.where(mask, new, torch.nan)
-        same = region.bounds(torch.where(mask, old, torch.nan), Context(response_mask=mask, logps=noise))
+        same = region.bounds(torch.where(mask, old, torch.nan), Context(response_mask=mask, extra={"logps": noise}))
         assert torch.equal(same.log_low[mask], bounds.log_low[mask])
         assert torch.equal(same.log_high[mask], bounds.log_high[mask])
-        broken = region.bounds(torch.where(torch.arange(6) == 2, torch.nan, old), Context(mask, logps=new))
+        broken = region.bounds(torch.where(torch.arange(6) == 2, torch.nan, old), Context(mask, extra={"logps": new}))
         assert (broken.log_low.isnan() == (torch.arange(6) == 2)).all()
         assert (broken.log_high.isnan() == (torch.arange(6) == 2)).all()
-        gone = region.bounds(old, Context(mask, logps=torch.where(torch.arange(6) == 2, torch.nan, new)))
+        gone = region.bounds(old, Context(mask, extra={"logps": torch.where(torch.arange(6) == 2, torch.nan, new)}))
         assert gone.log_low.isfinite().logical_or(gone.log_low == -torch.inf).all()
 
     def test_holes_in_a_response_count_for_nothing(self, region):
@@ -59,22 +60,23 @@ class BudgetPromises:
         place = torch.tensor([1, 2, 5, 8])
         mask = torch.zeros(4, 9, dtype=torch.bool)
         mask[:, place] = True
-        holes = region.bounds(old, Context(response_mask=mask, logps=new))
-        alone = region.bounds(old[:, place], Context(logps=new[:, place]))
+        holes = region.bounds(old, Context(response_mask=mask, extra={"logps": new}))
+        alone = region.bounds(old[:, place], Context(extra={"logps": new[:, place]}))
         torch.testing.assert_close(holes.log_low[:, place], alone.log_low, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(holes.log_high[:, place], alone.log_high, rtol=1e-9, atol=1e-12)
 
     def test_a_response_may_be_empty_and_a_token_impossible_or_sure(self, region):
         for shape in ((2, 0), (0, 3)):
-            assert region.bounds(torch.zeros(shape), Context(logps=torch.zeros(shape))).log_low.shape == shape
+            none = torch.zeros(shape)
+            assert region.bounds(none, Context(extra={"logps": none})).log_low.shape == shape
         old = torch.tensor([[-torch.inf, 0.0, -1e30, -1.0, -700.0, 1e-6, -1e-7, -1.0]])
         new = torch.tensor([[-1.0, -0.5, -2.0, -torch.inf, -0.01, 0.0, 0.0, 0.0]])
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            bounds = region.bounds(old.to(dtype), Context(logps=new.to(dtype)))
+            bounds = region.bounds(old.to(dtype), Context(extra={"logps": new.to(dtype)}))
             assert (bounds.log_low <= 0).all()
             assert (bounds.log_high >= 0).all()
         leaf = new.clone().requires_grad_()
-        loss, _ = policy_loss(leaf, old, torch.ones(1), torch.ones(1, 8), region)
+        loss, _ = policy_loss(leaf, old, torch.ones(1), torch.ones(1, 8), region, extra={"logps": new})
         assert loss.isfinite()
         assert torch.autograd.grad(loss, leaf)[0].isfinite().all()
 
@@ -84,7 +86,7 @@ class BudgetPromises:
 
     def test_it_works_within_others(self, region):
         old, new = batch(2, 5, seed=10)
-        context = Context(logps=new, step=10)
+        context = Context(extra={"logps": new, "step": 10})
         own = region.bounds(old, context)
         both = Intersect(region, Clip(0.2, 0.2)).bounds(old, context)
         torch.testing.assert_close(both.log_high, own.log_high.clamp(max=math.log(1.2)))
@@ -104,9 +106,13 @@ class BudgetPromises:
         torch._dynamo.reset()
         counter = CompileCounter()
         old, new = (x.float() for x in batch(3, 6, seed=11))
-        call = torch.compile(lambda x, y, rule: rule.bounds(x, Context(logps=y)), backend=counter, fullgraph=True)
+
+        def bounds(x, y, rule):
+            return rule.bounds(x, Context(extra={"logps": y}))
+
+        call = torch.compile(bounds, backend=counter, fullgraph=True)
         for rule in (dataclasses.replace(region, delta=0.01 * k) for k in range(1, 21)):
-            found, expected = call(old, new, rule), rule.bounds(old, Context(logps=new))
+            found, expected = call(old, new, rule), rule.bounds(old, Context(extra={"logps": new}))
             torch.testing.assert_close(found.log_low, expected.log_low, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(found.log_high, expected.log_high, rtol=1e-5, atol=1e-6)
         assert counter.frame_count <= 2

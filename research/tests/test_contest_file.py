@@ -74,7 +74,7 @@ def test_a_control_changes_the_learner_or_the_rule():
     assert "entropy_bonus" not in made
     found = objective(made["objective"])
     assert found.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
-    assert found.apply == "weight"  # the rest of the objective stays
+    assert found.surrogate == "weight"  # the rest of the objective stays
 
 
 def test_all_that_a_control_says_gets_to_the_learner():

@@ -13,7 +13,7 @@ from made import BANDS, around, assert_near, batch, gradient, policy_loss
 
 import bandpo
 from bandpo import integrations
-from bandpo.integrations import HOSTS, RULE, Limits, objective_for
+from bandpo.integrations import RULE, TRAINERS, Limits, objective_for
 
 EXACT = [key for key, case in CASES.items() if case.exact]
 FORMULA = [key for key, case in CASES.items() if not case.exact]
@@ -88,30 +88,39 @@ def test_micro_batches_add_up(trainer):
 ASKED = {
     "sequence": ("gspo", "old", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps"),
     "dual_clip": (bandpo.Objective(dual_clip=3.0), "old", "dual_clip must be None through {0}, got 3.0"),
-    "mask": (bandpo.Objective(apply="mask"), "old", "apply must be 'clip' through {0}, got 'mask': {0} clamps"),
+    "mask": (bandpo.Objective(surrogate="mask"), "old", "surrogate must be 'clip' through {0}, got 'mask': {0} clamps"),
     "beta": (bandpo.Objective(beta=0.1), "old", "beta must be 0.0 through {0}, got 0.1: the KL penalty is {0}'s own"),
     "average": (bandpo.Objective(aggregation="seq-mean-token-sum-norm"), "old", "aggregation must be None through {0}"),
-    "dppo": ("dppo", "old", "'dppo': .* ratio is to the sampler's policy|'dppo': apply must be 'clip' through {0}"),
-    "told": ("dppo", "sampler", "'dppo': .* ratio is to the sampler's policy|'dppo': apply must be 'clip' through {0}"),
+    "dppo": ("dppo", "old", "'dppo': .* ratio is to the sampler's policy|'dppo': surrogate must be 'clip' through {0}"),
+    "told": (
+        "dppo",
+        "sampler",
+        "'dppo': .* ratio is to the sampler's policy|'dppo': surrogate must be 'clip' through {0}",
+    ),
     **{
-        name: (Asking(name), "old", rf"Asking needs context\.{name}, which {{0}} does not show a rule; take another")
-        for name in ("nothing", "logps", "entropies", "positions", "response_mask", "advantages")
+        name: (
+            Asking(name),
+            "old",
+            f"Asking needs {name}, which {{0}} does not give a rule; take another rule, or {how}",
+        )
+        for name, how in {
+            "nothing": "call policy_loss in your own loop",
+            "response_mask": "train with TRL or axolotl or Liger or torchrl or verl",
+            "advantages": "",
+        }.items()
     },
 }
-TOKENS, LOSS = "logps positions response_mask advantages", "sequence dual_clip mask told "
+GIVEN, LOSS = "response_mask advantages", "sequence dual_clip mask told"
 CAN = {
-    **dict.fromkeys(["TRL", "axolotl", "verl"], LOSS + TOKENS + " entropies"),
-    **dict.fromkeys(["SkyRL", "rLLM"], LOSS + TOKENS),
-    **dict.fromkeys(["tinker", "prime-rl"], f"{LOSS}dppo {TOKENS}"),
-    **dict.fromkeys(["torchrl", "Trinity-RFT", "RLinf"], TOKENS),
+    **dict.fromkeys(["TRL", "axolotl", "verl", "SkyRL", "rLLM"], f"{LOSS} {GIVEN}"),
+    **dict.fromkeys(["tinker", "prime-rl"], f"{LOSS} dppo {GIVEN}"),
+    **dict.fromkeys(["torchrl", "Trinity-RFT", "RLinf", "xtuner", "torchtitan", "Liger", "AsyncGRPO"], GIVEN),
     **dict.fromkeys(["miles", "slime", "unsloth"], "advantages"),
-    **dict.fromkeys(["xtuner", "torchtitan"], "response_mask advantages"),
-    **dict.fromkeys(["Liger", "AsyncGRPO"], "positions response_mask advantages"),
 }
 
 
 @pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", TRAINERS)
 def test_a_wrong_rule_is_refused_by_name(host, asked):
     rule, anchor, message = ASKED[asked]
     if asked in CAN[host].split():

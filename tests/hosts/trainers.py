@@ -158,10 +158,10 @@ def node(region, page):
 
 
 class Asking(bandpo.Region):
-    """A rule that needs a field of the context."""
+    """A rule that requires a field of the context."""
 
     def __init__(self, field):
-        self.needs = (field,)
+        self.required = (field,)
 
     def bounds(self, old_logps, context=None):
         return CLIP.bounds(old_logps)

@@ -17,9 +17,8 @@ LOG_P = torch.linspace(-12.0, -1e-3, 50)
 
 
 def test_words_labels_and_cases():
-    assert trust_region("decaying:band:kl:0.2:delta:0.02:1000:cosine") == Decaying(
-        Band("kl", 0.2), "delta", 0.02, 1000, "cosine"
-    )
+    decaying = Decaying(Band("kl", 0.2), "delta", 0.02, 1000, "cosine")
+    assert trust_region(decaying.to_config()) == decaying
     assert Decaying(Clip(), "eps_low", 0.05, 10).label == "GRPO 0.2/0.2, eps_low to 0.05 in 10 steps (linear)"
     text = explain(Decaying(Clip(), ("eps_low", "eps_high"), 0.05, 1000), [0.5])
     assert "GRPO 0.2/0.2 (step 0)" in text
@@ -38,11 +37,11 @@ def test_decaying_follows_its_shape_from_start_to_end_and_stays(shape, formula):
     for step in (0, 1, 250, 500, 999, 1000, 5000):
         now = region.at(step)
         assert now.delta == pytest.approx(formula(min(step / 1000, 1)), rel=1e-12)
-        bounds, expected = region.bounds(LOG_P, Context(step=step)), now.bounds(LOG_P)
+        bounds, expected = region.bounds(LOG_P, Context(extra={"step": step})), now.bounds(LOG_P)
         assert torch.equal(bounds.log_high, expected.log_high)
     assert (region.at(0), region.at(1000)) == (Band("kl", 0.2), Band("kl", 0.02))
     assert region.at(-1) == region.at(0)
-    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
+    with pytest.raises(ValueError, match=r"Decaying needs step"):
         region.bounds(LOG_P)
 
 
@@ -53,10 +52,10 @@ def test_decaying_can_turn_several_numbers_and_nest():
     assert Decaying(Clip(), ["eps_low"], 0.1, 10) == Decaying(Clip(), "eps_low", 0.1, 10)
     outer = Relaxed(both, Decaying(Band("tv", 0.3), "delta", 0.1, 10))
     logps = torch.zeros(1, 1) - 0.5
-    loss, _ = policy_loss(logps, logps - 0.4, torch.ones(1), logps < 0, outer, step=10)
+    loss, _ = policy_loss(logps, logps - 0.4, torch.ones(1), logps < 0, outer, extra={"step": 10})
     high = max(1.1, 1 + 0.1 / math.exp(-0.9))
     assert loss.item() == pytest.approx(-high, rel=1e-6)
-    with pytest.raises(ValueError, match=r"Decaying needs context\.step"):
+    with pytest.raises(ValueError, match=r"Decaying needs step"):
         policy_loss(logps, logps, torch.ones(1), logps < 0, outer)
 
 
@@ -73,7 +72,7 @@ def test_decaying_can_turn_several_numbers_and_nest():
         ),
         (lambda: Decaying(Bare(), "delta", 0.1, 10), r"finite number of Bare.*, got 'delta'"),
         (lambda: Decaying(Band(), [], 0.1, 10), r"field of Decaying must name a finite number of Band.*, got ''"),
-        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\], got 0.0"),
+        (lambda: Decaying(Band(), "delta", 0, 10), r"delta of Band must be a number in \(0, inf\), got 0.0"),
         (lambda: Decaying(Band(), "delta", math.inf, 10), r"end of Decaying must be a number in .*, got inf"),
         (lambda: Decaying(Band(), "delta", 0.1, 0), r"steps of Decaying must be a number in \[1, inf\), got 0"),
         (lambda: Decaying(Band(), "delta", 0.1, 1.5), "steps of Decaying must be an integer, got 1.5"),
@@ -106,7 +105,7 @@ def test_a_decaying_rule_takes_three_graphs_for_all_steps(region):
     moved = (old + 0.3 * torch.sin(9 * old)).clamp(max=-1e-3).requires_grad_()
     data = (moved, old, torch.tensor([1.0, -1.0, 0.5, 2.0]), torch.ones(4, 6, dtype=torch.bool))
     for function in (
-        lambda step: policy_loss(*data, region, step=step)[0],
+        lambda step: policy_loss(*data, region, extra={"step": step})[0],
         lambda rule: policy_loss(*data, rule)[0],
     ):
         torch._dynamo.reset()

@@ -101,7 +101,13 @@ def decaying_band(log_pi, old, sampler, a):
     return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), delta))
 
 
+def band_entropy(log_pi, old, sampler, a, old_entropies):
+    weights = (old_entropies / 2).exp().clamp(max=10)
+    return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), 0.05 * weights / 1.6))
+
+
 FORMULAS = {
+    "band-entropy": band_entropy,
     "aspo": aspo,
     "drpo": drpo,
     "dppo-top-k": dppo_top_k,
@@ -113,7 +119,8 @@ FORMULAS = {
     "decaying-clip": decaying_clip,
     "decaying-band": decaying_band,
 }
-SAME_VALUE = ("band-budget", "gapo", "decaying-clip", "decaying-band")  # the others have another with the same gradient
+# The others have another value with the same gradient.
+SAME_VALUE = ("band-budget", "band-entropy", "gapo", "decaying-clip", "decaying-band")
 
 
 def flipped_ratio(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Tensor]:
@@ -134,11 +141,11 @@ def of_the_vocabulary(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Ten
     """Return the divergences over a vocabulary of two, of which the first token is the one that is drawn."""
     logps = data["logps"].detach()
     logits, first = torch.stack([logps, torch.log1p(-logps.exp())], -1), torch.zeros_like(logps, dtype=torch.int64)
-    return {"more": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
+    return {"extra": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
 
 
 def of_the_batch(name: str):
-    return lambda data, sampler: {"more": {name: shown(data["response_mask"])[name]}}
+    return lambda data, sampler: {"extra": {name: shown(data["response_mask"])[name]}}
 
 
 MORE = {
@@ -160,6 +167,8 @@ def test_a_method_is_its_textbook(name):
     found = METHODS[name]
     data, sampler = batch(found, 16 if name == "band-budget" else 48)
     more = in_a_loop(found, data, sampler) | MORE.get(name, lambda *_: {})(data, sampler)
+    if name == "band-entropy":  # the mean weight of a larger batch
+        more["extra"] |= {"mean_weight": 1.6}
     value, gradient = loss_and_gradient(more, found.objective)
     expected, slope = textbook(FORMULAS[name], data, sampler, found.objective.aggregation)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
@@ -190,6 +199,6 @@ def test_erc_has_a_dual_clip_at_10():
     """Few tokens of a batch are near it."""
     r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
     data = {"logps": (r / 20).log().requires_grad_(), "old_logps": torch.full_like(r, math.log(0.05))}
-    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "entropies": r, "old_entropies": r}
+    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "extra": {"entropies": r, "old_entropies": r}}
     _, gradient = loss_and_gradient(data, METHODS["erc"].objective)
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.81, 9.9, 0.0]], dtype=F64) / 4)

@@ -29,7 +29,7 @@ def g(kind, p, r):
 
 def clipped(region, old, new, mask=None):
     """The log-ratios that are left."""
-    return region.bounds(old, Context(response_mask=mask, logps=new)).clamp(new - old)
+    return region.bounds(old, Context(response_mask=mask, extra={"logps": new})).clamp(new - old)
 
 
 def spent(kind, old, log_ratio):
@@ -55,7 +55,7 @@ def test_what_binds_is_spent_to_the_last_part_and_what_does_not_is_not_limited(k
         assert binds.any()
         assert (left <= 1 + 1e-9).all()
         torch.testing.assert_close(left[binds], torch.ones_like(left[binds]), rtol=1e-9, atol=0)
-        bounds = Budget(kind, delta).bounds(old, Context(logps=new))
+        bounds = Budget(kind, delta).bounds(old, Context(extra={"logps": new}))
         free = ~binds
         assert torch.equal(bounds.log_low[free], torch.full_like(old[free], -torch.inf))
         assert torch.equal(bounds.log_high[free], -old[free])
@@ -104,7 +104,7 @@ def test_a_solver_of_convex_programmes_finds_no_more(kind):
 def test_the_bounds_are_points_of_one_slope_on_either_side(kind):
     old, new = batch(20, 30, seed=3)
     delta = 0.3 * spent(kind, old, new - old).mean().item() / 30
-    bounds, p = Budget(kind, delta).bounds(old, Context(logps=new)), old.exp()
+    bounds, p = Budget(kind, delta).bounds(old, Context(extra={"logps": new})), old.exp()
     r = torch.cat([bounds.log_low, bounds.log_high], -1).exp()
     p = torch.cat([p, p], -1)
     slope = (p * (r - 1) / (r * (1 - r * p)) if kind == "kl" else 2 * p * (r - 1) / (1 - p)).abs()
@@ -127,7 +127,7 @@ def test_chi2_spends_all_of_the_budget_of_responses_of_every_kind(dtype):
     cost = p * (r - 1) ** 2 / (1 - p)
     budget = 0.9 * cost.sum(-1)
     for i in range(50):
-        bounds = Budget("chi2", budget[i].item() / 200).bounds(old[i : i + 1], Context(logps=new[i : i + 1]))
+        bounds = Budget("chi2", budget[i].item() / 200).bounds(old[i : i + 1], Context(extra={"logps": new[i : i + 1]}))
         stop, order = (2 * p[i] * (r[i] - 1) / (1 - p[i])).sort()
         unit = ((1 - p[i]) / (4 * p[i]))[order]
         # With m where the k-th token stops: those before it cost what they cost, the others m^2 unit.
@@ -150,7 +150,7 @@ def test_a_budget_that_all_but_suffices_limits_all_but_nothing(kind):
         end = end.clamp(min=-5)  # the others cost less than the radius wherever they go
         for more in (-1e-15, 0, 1e-15, 3e-15):
             moved = torch.minimum(end * (1 + more), -old)
-            left = Budget(kind, 0.05).bounds(old, Context(logps=old + moved)).clamp(moved)
+            left = Budget(kind, 0.05).bounds(old, Context(extra={"logps": old + moved})).clamp(moved)
             torch.testing.assert_close(left, moved, rtol=1e-6, atol=1e-9)
 
 
@@ -178,7 +178,8 @@ def test_a_ratio_of_whole_responses_is_clipped_as_by_the_band():
     for region in (Budget("kl", 0.002), Band("kl", 0.002)):
         leaf = new.clone().requires_grad_()
         objective = Objective(region, ratio="sequence")
-        policy_loss(leaf, old, torch.ones(8, dtype=F64), old < 0, objective)[0].backward()
+        extra = {"logps": new.sum(-1, keepdim=True).expand_as(new)}
+        policy_loss(leaf, old, torch.ones(8, dtype=F64), old < 0, objective, extra=extra)[0].backward()
         found.append(leaf.grad)
     torch.testing.assert_close(*found)
     assert (found[0] == 0).any()
@@ -196,12 +197,12 @@ def test_a_ratio_of_whole_responses_is_clipped_as_by_the_band():
 def test_the_laws_of_a_budget(kind, seed, rows, columns, delta, spread):
     old, new = batch(rows, columns, seed, spread)
     region = Budget(kind, delta)
-    bounds = region.bounds(old, Context(logps=new))
+    bounds = region.bounds(old, Context(extra={"logps": new}))
     left = bounds.clamp(new - old)
     limit = delta * columns
     assert (spent(kind, old, left) <= limit * (1 + 1e-9)).all()
     # More budget, wider intervals.
-    wider = Budget(kind, 1.3 * delta).bounds(old, Context(logps=new))
+    wider = Budget(kind, 1.3 * delta).bounds(old, Context(extra={"logps": new}))
     assert (wider.log_low.exp() <= bounds.log_low.exp() + 1e-8).all()
     assert (wider.log_high >= bounds.log_high - 1e-8).all()
     # Whatever the order of the tokens is.
@@ -219,7 +220,7 @@ def test_the_laws_of_a_budget(kind, seed, rows, columns, delta, spread):
 def test_float32_keeps_to_the_budget_too(kind):
     old, new = (x.float() for x in batch(60, 80, seed=6))
     limit = 0.5 * spent(kind, old.double(), (new - old).double()).mean().item()
-    bounds = Budget(kind, limit / 80).bounds(old, Context(logps=new))
+    bounds = Budget(kind, limit / 80).bounds(old, Context(extra={"logps": new}))
     assert bounds.log_low.dtype == bounds.log_high.dtype == torch.float32
     moved = new.double() - old.double()
     left = spent(kind, old.double(), torch.clamp(moved, bounds.log_low.double(), bounds.log_high.double()))
@@ -232,7 +233,8 @@ def test_float32_keeps_to_the_budget_too(kind):
 def test_float32_leaves_little_of_the_budget_of_a_short_response(kind, length):
     old, new = (x.float().clamp(max=-1e-3) for x in batch(2000, length, seed=7))
     exact, found = (
-        Budget(kind, 0.02).bounds(old.to(d), Context(logps=new.to(d))) for d in (torch.float64, torch.float32)
+        Budget(kind, 0.02).bounds(old.to(d), Context(extra={"logps": new.to(d)}))
+        for d in (torch.float64, torch.float32)
     )
     moved = new.double() - old.double()
     ends = [torch.clamp(moved, b.log_low.double(), b.log_high.double()) for b in (exact, found)]
