@@ -17,7 +17,7 @@ function askRule(method, places, ratios) {
     const grid = (key) => [true, false].map((good) =>
       places.map((p) => ratios.map((r) => surrogate(node, good, r, rule.bounds(p))[key])));
     return {
-      node, python: python(node), word: word(node), yaml: yaml(node),
+      node, python: python(node), word: word(node), yaml: yaml(node), loop: linesFor(node)[0][1],
       bounds: places.map(rule.bounds), value: grid("value"), slope: grid("slope"),
     };
   });

@@ -85,6 +85,11 @@ def test_in_a_browser_its_numbers_lines_and_curves_are_bandpos(seen):
         assert bandpo.objective(rule["word"].strip("'")) == objective
         names = vars(bandpo.trust_regions) | vars(bandpo.losses) | {"bandpo": bandpo}
         assert bandpo.objective(eval(rule["python"], names)) == objective
+        logps = torch.log(torch.tensor([[0.3, 0.02]])).requires_grad_()
+        space = {"logps": logps, "old_logps": logps.detach() - 0.1}
+        space |= {"advantages": torch.ones(1), "mask": torch.ones(1, 2)}
+        exec(rule["loop"], space)
+        assert space["loss"].isfinite()
         bounds = bounds_of(objective, log_p)
         expected = torch.stack([bounds.log_low.exp(), bounds.log_high.exp()], -1)
         torch.testing.assert_close(numbers(rule["bounds"]), expected, rtol=1e-9, atol=1e-12)

@@ -160,8 +160,8 @@ function python(value) {
 
 /** band:kl:0.05 where there is such a word, else the node. */
 function word(node) {
-  if (node.type === "objective") return `'${yaml(node)}'`;
-  return Object.values(node).map((value) => (typeof value === "object" ? word(value) : value)).join(":");
+  const values = Object.values(node);
+  return values.some((value) => typeof value === "object") ? `'${yaml(node)}'` : values.join(":");
 }
 
 /** The lines for each place where the rule may run: [place, lines]. */
