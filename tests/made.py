@@ -55,9 +55,9 @@ def gradient(loss, x):
     return value.detach(), torch.autograd.grad(value, x)[0]
 
 
-def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, apply="clip", **tensors):
+def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, surrogate="clip", **tensors):
     """Value and gradient of `bandpo.policy_loss`: the sum over tokens by `normalizer`."""
-    objective = bandpo.Objective(region, apply=apply, aggregation="token-mean")
+    objective = bandpo.Objective(region, surrogate=surrogate, aggregation="token-mean")
 
     def loss(x):
         return bandpo.policy_loss(x, old_logps, advantages, mask, objective, normalizer=normalizer, **tensors)[0]
@@ -65,12 +65,13 @@ def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, apply
     return gradient(loss, logps)
 
 
-def assert_near(found, wanted, dtype):
-    """Values, and gradients within so much of the largest one; the same tokens have none."""
+def assert_near(result, wanted, dtype, rtol=None, sure=True):
+    """Values, and gradients within so much of the largest one; the same tokens have none, of those that are `sure`."""
     least = {torch.float32: 1e-6, torch.float64: 1e-12}[dtype]
-    torch.testing.assert_close(found[0], wanted[0], rtol=least, atol=0)
-    torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=least * wanted[1].abs().max().item())
-    assert torch.equal(found[1] != 0, wanted[1] != 0)
+    value, slope = (x.to(of.dtype) for x, of in zip(result, wanted, strict=True))
+    torch.testing.assert_close(value, wanted[0], rtol=max(least, rtol or 0.0), atol=0)
+    torch.testing.assert_close(slope, wanted[1], rtol=0, atol=least * wanted[1].abs().max().item())
+    assert torch.equal((slope != 0) & sure, (wanted[1] != 0) & sure)
 
 
 def docstring(host):

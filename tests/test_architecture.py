@@ -4,11 +4,13 @@ import ast
 import copy
 import importlib
 import inspect
+import io
 import pickle
 import pydoc
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from types import ModuleType
 
@@ -16,8 +18,8 @@ import grimp
 import pytest
 
 import bandpo
-from bandpo.losses.surrogates import Application
-from bandpo.trust_regions.base import Law, Region
+from bandpo.losses.surrogates import SurrogateWeight
+from bandpo.trust_regions.base import Region
 
 SOURCE = Path(bandpo.__file__).parent
 ROOT = Path(__file__).parent.parent
@@ -133,24 +135,75 @@ LIBRARY = ["band", "trust_regions", "losses", "integrations", "testing.py", "exp
 
 
 def test_a_rule_answers_for_itself():
-    """How often the library asks which class a rule, a law or an application is of; a new rule should add nothing."""
+    """How often the library asks which class a rule or an application is of; a new rule should add nothing."""
 
     def below(cls):
         return {cls.__name__ for cls in cls.__subclasses__()}.union(*map(below, cls.__subclasses__()))
 
-    classes, asked = below(Region) | below(Law) | below(Application), []
+    classes, asked = below(Region) | below(SurrogateWeight), []
     found = [path for where in LIBRARY for path in SOURCE.glob(where)]
     files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names: list[str] = []
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass", "find_one"):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
                 names = [each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)]
             elif isinstance(node, ast.MatchClass):
                 names = [getattr(node.cls, "id", "")]
             asked += [f"{file.name}:{node.lineno} {name}" for name in names if name in classes]
     assert len(files) > 40
     assert len(asked) <= 15, "\n".join(asked)
+
+
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+
+
+def measured(files):
+    """Statements without docstrings, tokens and lines of code, walruses."""
+    statements = tokens = walruses = lines = 0
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        nodes, of_docstrings = list(ast.walk(ast.parse(text))), set()
+        for node in nodes:
+            kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+                of_docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+                statements -= 1
+        statements += sum(isinstance(node, ast.stmt) for node in nodes)
+        code = [x for x in tokenize.generate_tokens(io.StringIO(text).readline) if x.type not in NO_CODE]
+        code = [x for x in code if x.start[0] not in of_docstrings]
+        tokens += len(code)
+        lines += len({x.start[0] for x in code})
+        walruses += sum(x.string == ":=" for x in code)
+    return statements, tokens, lines, walruses
+
+
+def test_the_core_is_small_and_its_lines_are_plain():
+    """A limit of lines would be met by longer lines, so statements and the density of lines are limited."""
+    files = [file for part in ("band", "trust_regions", "losses") for file in (SOURCE / part).rglob("*.py")]
+    statements, tokens, lines, walruses = measured(files)
+    assert len(files) > 20
+    assert statements <= 1600
+    assert tokens / lines <= 10.2
+    assert 1000 * walruses / lines <= 4
+
+
+def test_the_library_is_plain():
+    files = [file for file in SOURCE.rglob("*.py") if "rewards" not in file.parts]
+    statements, tokens, lines, walruses = measured(files)
+    assert statements <= 3850
+    assert tokens / lines <= 10.2
+    assert 1000 * walruses / lines <= 4
+    named = []
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            name = getattr(node, "id", None) or getattr(node, "arg", None)
+            if name in ("found", "known", "given", "said", "kept", "asked"):
+                named.append(f"{file.name}:{node.lineno} {name}")
+    assert not named, "a name says what it holds:\n" + "\n".join(named)
 
 
 def test_a_docstring_begins_with_a_short_sentence():
@@ -170,7 +223,7 @@ def test_lazy_names_are_like_others():
     assert not [name for name in dir(bandpo) if name not in bandpo.__all__ and not hasattr(bandpo, name)]
     assert pickle.loads(pickle.dumps(bandpo.policy_loss)) is bandpo.policy_loss
     assert copy.deepcopy(bandpo.Band("kl")) == bandpo.Band("kl")
-    assert "Controlled" in pydoc.render_doc(bandpo)
+    assert "Controller" in pydoc.render_doc(bandpo)
     with pytest.raises(AttributeError, match="no attribute 'band_bound', did you mean 'band_bounds'"):
         bandpo.band_bound  # noqa: B018
 

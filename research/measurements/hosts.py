@@ -3,7 +3,7 @@
     [BANDPO_HOSTS=FOLDER] python -m research.measurements.hosts [HOST ...] [--write]
 
 It runs in each environment that has some of the trainers: those of the stages `tests`, `verl` and `hosts` in
-.ci/stages. FOLDER has a checkout or an unpacked wheel of trainers that are not installed (tests/hosts/test_limits.py).
+.ci/stages. FOLDER has a checkout or an unpacked wheel of trainers that are not installed (tests/hosts/trainers.py).
 A trainer whose tests are skipped here keeps its row. `--write` replaces the rows of the others; the exit code is 1
 where a test failed, or none of a HOST ran. Other trainers' rows are in host_installs.csv and verl_versions.csv.
 """
@@ -25,31 +25,38 @@ from research.measurements.trl_versions import ROOT
 
 CSV = Path(__file__).with_suffix(".csv")
 SOURCE = "from its source"  # or, where its package is installed, "real function"
-LIMITS, RECIPES, CONFIG = "hosts/test_limits.py", "hosts/test_recipes.py", "cluster/test_verl_config.py"
+CONFORMANCE, CONFIG = "hosts/test_conformance.py", "cluster/test_verl_config.py"
 ON_TRL = "hosts/test_recipes_on_trl.py"
 # The name of a trainer's package, or of its folder; its tests, by file and what their names hold; and what is run.
-HOSTS = {
+TRAINERS = {
     "TRL": ("trl", "integrations/test_trl.py integrations/test_trl_probabilities.py", "", "trained"),
     "TRL, images": ("trl", "integrations/test_trl_images.py", "", "trained"),
-    "TRL's SDPO": ("trl", f"{RECIPES} {ON_TRL}", "sdpo", "trained"),
+    "TRL's SDPO": ("trl", f"{CONFORMANCE} {ON_TRL}", "sdpo", "trained"),
     "TRL, by Oumi": ("oumi", ON_TRL, "oumi", "trained"),
     "AsyncGRPO": ("trl", "integrations/test_trl_async.py", "", "trained"),
     "verl, by agent-lightning": ("agentlightning", CONFIG, "agentlightning", "its configuration"),
     "verl, by rLLM": ("rllm", CONFIG, "rllm", "its configuration"),
     "axolotl": ("axolotl", "hosts/test_axolotl.py", "", "trained"),
-    "unsloth": ("unsloth", "hosts/test_unsloth.py", "", SOURCE),
-    "torchrl": ("torchrl", "hosts/test_torchrl.py", "", SOURCE),
-    "Liger": ("liger_kernel", "hosts/test_liger.py", "", SOURCE),
-    "tinker": ("tinker", "hosts/test_tinker.py", "", "its formula"),
-    "prime-rl": ("prime_rl", "hosts/test_prime_rl.py", "", SOURCE),
-    **{host: (host, LIMITS, host, SOURCE) for host in ("xtuner", "miles", "slime")},
-    "OpenRLHF": ("openrlhf", RECIPES, "openrlhf", SOURCE),
-    "NeMo-RL": ("nemo_rl", RECIPES, "nemo_rl", SOURCE),
-    "open-instruct": ("open_instruct", RECIPES, "open_instruct", SOURCE),
-    "ROLL": ("roll", RECIPES, "roll", SOURCE),
-    "Twinkle": ("twinkle", RECIPES, "twinkle", SOURCE),
-    "labs-molt": ("molt", RECIPES, "molt", SOURCE),
-    "EasyR1": ("easyr1", RECIPES, "easyr1", SOURCE),
+    **{
+        name: (package, CONFORMANCE, f"[{package.partition('_kernel')[0]}", how)
+        for name, package, how in (
+            ("unsloth", "unsloth", SOURCE),
+            ("torchrl", "torchrl", SOURCE),
+            ("Liger", "liger_kernel", SOURCE),
+            ("tinker", "tinker", "its formula"),
+            ("prime-rl", "prime_rl", SOURCE),
+            ("xtuner", "xtuner", SOURCE),
+            ("miles", "miles", SOURCE),
+            ("slime", "slime", SOURCE),
+            ("OpenRLHF", "openrlhf", SOURCE),
+            ("NeMo-RL", "nemo_rl", SOURCE),
+            ("open-instruct", "open_instruct", SOURCE),
+            ("ROLL", "roll", SOURCE),
+            ("Twinkle", "twinkle", SOURCE),
+            ("labs-molt", "molt", SOURCE),
+            ("EasyR1", "easyr1", SOURCE),
+        )
+    },
 }
 CLIP, BAND = r"test_(clip_(is|equals|trains)|a_training_under_clip)_\w+", r"test_band_(is|has_the_loss)_\w+"
 COLUMNS = ["host", "version", "run", "clip", "band", "python", "torch", "date", "commit"]
@@ -84,7 +91,7 @@ def version_of(package: str) -> str | None:
 
 def row(host: str, outcomes: list[tuple[str, str, str]]) -> dict[str, str] | None:
     """Return the row of a trainer, or None where its tests did not run."""
-    package, file, part, how = HOSTS[host]
+    package, file, part, how = TRAINERS[host]
     cases = [(name, outcome) for where, name, outcome in outcomes if where in file.split() and part in name]
     clip, band = ([each for each in cases if re.match(claim, each[0])] for claim in (CLIP, BAND))
     told = [each for each in cases if "settings_pass" in each[0]] if file == CONFIG else [*clip, *band]
@@ -103,19 +110,19 @@ def row(host: str, outcomes: list[tuple[str, str, str]]) -> dict[str, str] | Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(TRAINERS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if unknown := sorted(set(args.hosts) - set(HOSTS)):
-        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
-    chosen, commit = args.hosts or [*HOSTS], source_commit()
-    outcomes = run([*dict.fromkeys(file for host in chosen for file in HOSTS[host][1].split())])
+    if unknown := sorted(set(args.hosts) - set(TRAINERS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(TRAINERS)}")
+    chosen, commit = args.hosts or [*TRAINERS], source_commit()
+    outcomes = run([*dict.fromkeys(file for host in chosen for file in TRAINERS[host][1].split())])
     ran = {host: one | {"commit": commit} for host in chosen if (one := row(host, outcomes)) is not None}
     for one in ran.values():
         print(one)
     if args.write:
         rows = {one["host"]: one for one in read_rows(CSV)} | ran
-        write_rows(CSV, [rows[host] for host in HOSTS if host in rows], COLUMNS)
+        write_rows(CSV, [rows[host] for host in TRAINERS if host in rows], COLUMNS)
     if missing := [host for host in args.hosts if host not in ran]:
         raise SystemExit(f"no test of {', '.join(missing)} ran here")
     raise SystemExit(any("failed" in one.get("clip", "") for one in ran.values()))

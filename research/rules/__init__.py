@@ -3,6 +3,6 @@
 Once this is imported they are known by their kinds too, such as `{type: stale}`, which contests write.
 """
 
-from . import batch, by_entropy, exact, full_divergence, kl3, laws, trgppo
+from . import adaptive, batch, by_entropy, control, exact, full_divergence, kl3, laws, trgppo
 
-__all__ = ["batch", "by_entropy", "exact", "full_divergence", "kl3", "laws", "trgppo"]
+__all__ = ["adaptive", "batch", "by_entropy", "control", "exact", "full_divergence", "kl3", "laws", "trgppo"]

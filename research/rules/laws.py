@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bandpo.trust_regions.base import check_number
-from bandpo.trust_regions.control import ControlLaw, State
+
+from .control import ControlLaw, State
 
 
 @dataclass(frozen=True)

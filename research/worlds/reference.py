@@ -15,17 +15,15 @@ from torch import Tensor
 
 from bandpo.losses.objective import Objective
 from bandpo.losses.policy import policy_loss
-from bandpo.trust_regions.base import Context, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.base import Context
 from bandpo.trust_regions.rules import Clip
+from research.rules.control import Controlled, find_one
 
 from . import draws
 from .learner import Learner
 from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .world import World, divergence, entropies, exact, sample, sampler_table
 
-# What a loss takes of the context that is known at the start of a round.
-_AT_START = ("old_entropies", "mean_weight")
 _OCTAVES = 16
 
 
@@ -118,16 +116,16 @@ class _Run:
         table = self.table()
         logps, now = table[states, tokens], table.detach()
         entropy = -(table.exp() * table).sum(-1)[states]
-        known: dict[str, Any] = {name: getattr(context, name) for name in _AT_START}
-        known |= {"step": self.steps, "entropies": entropy.detach()}
-        known["more"] = {**context.more, "divergences": (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]}
+        extra: dict[str, Any] = {**context.extra, "step": self.steps, "entropies": entropy.detach()}
+        extra["logps"] = logps.detach()
+        extra["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
         if self.rule is not None and self.state is not None:
-            known["controlled"] = self.rule.value(self.state)
+            extra["controlled"] = self.rule.value(self.state)
         kept = None
         if gate is not None:
-            all_known = dataclasses.replace(context, logps=logps.detach(), **known)
-            kept = _by_chance(objective, logps.detach(), old_logps, mask, all_known, gate)
-            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), apply="clip")
+            with_all = dataclasses.replace(context, extra=extra)
+            kept = _by_chance(objective, logps.detach(), old_logps, mask, with_all, gate)
+            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), surrogate="clip")
 
         def loss_of(objective: Objective, advantages: Tensor) -> Any:
             reference = None
@@ -135,7 +133,7 @@ class _Run:
                 reference = torch.from_numpy(self.first)[states, tokens]
             return policy_loss(
                 logps, old_logps, advantages, mask, objective,
-                ref_logps=reference, rollout_is_weights=kept, metrics="all", **known,
+                ref_logps=reference, rollout_is_weights=kept, metrics="all", extra=extra,
             )  # fmt: skip
 
         def slope_of(advantages: Tensor) -> Tensor:
@@ -145,7 +143,7 @@ class _Run:
 
         advantages, log_ratio = cast(Tensor, context.advantages), logps.detach() - old_logps
         slope = slope_of(advantages)
-        at_step = dataclasses.replace(context, logps=logps.detach(), **known)
+        at_step = dataclasses.replace(context, extra=extra)
         bounds = learner.objective.trust_region.bounds(old_logps, at_step)
         self.count_stops(round, slope, log_ratio, bounds, advantages, mask)
         if learner.balanced:

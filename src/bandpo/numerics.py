@@ -43,14 +43,16 @@ def listed(x: Any) -> list[Any]:
 @torch.no_grad()
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Name the tensors that hold a number that is not finite. Integers and floats of a single byte do not count."""
-    floats = ((name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1)
+    floats = (
+        (name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1
+    )
     # NaN where a number is. All are looked at before the device is waited for.
     fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]
     return [name for name, each in fine if not each]
 
 
 @contextmanager
-def made_to_last() -> Generator[None]:
+def outside_torch_modes() -> Generator[None]:
     """Make plain numbers on the CPU that may be kept. The torch mode of their first user does not matter.
 
     A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
@@ -97,17 +99,23 @@ def check_old_logps(old_logps: Any) -> None:
         return
     if not isinstance(old_logps, Tensor):
         kind = type(old_logps).__name__
-        raise TypeError(f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it")
+        raise TypeError(
+            f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it"
+        )
     output_dtype(old_logps)
     if is_traced(old_logps):
         return
     try:
         is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
-    except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+    except (
+        RuntimeError
+    ):  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
         return
     if is_above:
         highest = float(old_logps.nan_to_num(-math.inf).max())
-        raise ValueError(f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}")
+        raise ValueError(
+            f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}"
+        )
 
 
 def _series(x: Tensor, order: int) -> Tensor:
@@ -129,7 +137,7 @@ def expm1(x: Tensor) -> Tensor:
     return torch.where(x.abs() < 0.5, x * _series(x, 1), torch.exp(x) - 1)
 
 
-def excess(x: Tensor) -> Tensor:
+def expm1_minus_x(x: Tensor) -> Tensor:
     """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]. It is KL's generator of log u."""
     return torch.where(x.abs() < 0.5, 0.5 * x * x * _series(x, 2), expm1(x) - x)
 
@@ -149,14 +157,18 @@ def output_dtype(x: Tensor) -> torch.dtype:
 def warn_of_half(**named: Tensor) -> None:
     """Warn once in a process of log-probabilities in half precision. A compiled graph cannot."""
     if not torch.compiler.is_compiling():
-        half = {name: str(x.dtype).removeprefix("torch.") for name, x in named.items() if x.dtype.itemsize < 4}
+        half = {
+            name: str(x.dtype).removeprefix("torch.") for name, x in named.items() if x.dtype.itemsize < 4
+        }
         if half:
             _warn(f"{' and '.join(half)} {'is' if len(half) == 1 else 'are'} {next(iter(half.values()))}")
 
 
 @cache
 def _warn(what: str) -> None:
-    cost = "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    cost = (
+        "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    )
     warnings.warn(f"{what}: {cost}; compute them in float32, as bandpo.token_logps does", stacklevel=4)
 
 
@@ -170,7 +182,7 @@ def working_copy(x: Tensor) -> Tensor:
     return x.to(working_device(x), torch.float64)
 
 
-def solved_part(log_p: Tensor) -> tuple[Tensor, Tensor]:
+def clamp_log_p(log_p: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p in float64 within [LOG_P_MIN, LOG_P_MAX], and how far it is below. That is at most 0, and finite."""
     log_p = working_copy(log_p)
     return log_p.clamp(LOG_P_MIN, LOG_P_MAX), log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN

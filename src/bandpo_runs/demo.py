@@ -96,7 +96,9 @@ def train(
     first[1:, RIGHT] = P_RIGHT
     first[0] = P_OTHER / (TOKENS - 2)
     first[0, [WORK, GUESS]] = torch.tensor([task.p_work, 1 - task.p_work - P_OTHER])
-    noise = torch.stack([SPREAD * torch.randn(QUESTIONS, LENGTH, TOKENS, generator=g) for g in generators])
+    noise = torch.stack(
+        [SPREAD * torch.randn(QUESTIONS, LENGTH, TOKENS, generator=g) for g in generators]
+    )
     # The logits are a part that all questions share and a part of each, (rules, seeds, questions, places, tokens).
     shared = first.log().expand(*shape, 1, -1, -1).clone().requires_grad_()
     own = noise.expand(*shape, -1, -1, -1).clone().requires_grad_()
@@ -108,11 +110,15 @@ def train(
         yield (p[..., 0, WORK] * p[..., 1:, RIGHT].prod(-1) + p[..., 0, GUESS] * LUCK).mean(-1), clipped
         if number == rounds:
             return
-        chance = torch.stack([torch.rand(QUESTIONS, ANSWERS, LENGTH + 2, generator=g) for g in generators])
+        chance = torch.stack(
+            [torch.rand(QUESTIONS, ANSWERS, LENGTH + 2, generator=g) for g in generators]
+        )
         above = chance[..., :LENGTH, None] > p.cumsum(-1).unsqueeze(3)
         answers = above.sum(-1).clamp(max=TOKENS - 1)  # (rules, seeds, questions, answers, places)
         works, guesses = answers[..., 0] == WORK, answers[..., 0] == GUESS
-        right = torch.where(works, (answers[..., 1:] == RIGHT).all(-1), guesses & (chance[..., -1] < LUCK))
+        right = torch.where(
+            works, (answers[..., 1:] == RIGHT).all(-1), guesses & (chance[..., -1] < LUCK)
+        )
         right ^= chance[..., -2] < task.wrong
         advantages = group_advantages(right.float().flatten(), ANSWERS).view(right.shape)
         mask = works[..., None] | (torch.arange(LENGTH) == 0)  # only work has further tokens
@@ -120,19 +126,29 @@ def train(
         for step in range(uses * MINIBATCHES):
             part = slice(step % MINIBATCHES, None, MINIBATCHES)
             new = _log_probabilities((shared + own[:, :, part]).log_softmax(-1), answers[:, :, part])
-            batch = [x.flatten(1, 3) for x in (new, old[:, :, part], advantages[:, :, part], mask[:, :, part])]
+            batch = [
+                x.flatten(1, 3) for x in (new, old[:, :, part], advantages[:, :, part], mask[:, :, part])
+            ]
             level = "main" if step == uses * MINIBATCHES - 1 else None
             # The sum over seeds of each one's own mean over its answers.
             losses = [
                 policy_loss(
-                    new_logps, old_logps, gains, shown, rule, normalizer=new[0, 0, ..., 0].numel(), metrics=level
+                    new_logps,
+                    old_logps,
+                    gains,
+                    shown,
+                    rule,
+                    normalizer=new[0, 0, ..., 0].numel(),
+                    metrics=level,
                 )
                 for rule, new_logps, old_logps, gains, shown in zip(rules.values(), *batch, strict=True)
             ]
             adam.zero_grad()
             torch.stack([loss for loss, _ in losses]).sum().backward()
             adam.step()
-        clipped = [metrics.compute()["clip/fraction"] for _, metrics in losses]  # at the last step of the round
+        clipped = [
+            metrics.compute()["clip/fraction"] for _, metrics in losses
+        ]  # at the last step of the round
 
 
 def _log_probabilities(table: Tensor, answers: Tensor) -> Tensor:
@@ -184,8 +200,12 @@ class Result(NamedTuple):
     def rows(self) -> list[list[str]]:
         """Return the table: a head, and a row for each rule."""
         until, forgot = self.until_half(), self.forgot()
-        rows = [["rule", "rounds to half", f"more than {self.names[-1]}", "right at end", "forgot", "clipped"]]
-        for name, own, end, clipped in zip(self.names, until, self.curves[..., -1], self.clipped.mean(-1), strict=True):
+        rows = [
+            ["rule", "rounds to half", f"more than {self.names[-1]}", "right at end", "forgot", "clipped"]
+        ]
+        for name, own, end, clipped in zip(
+            self.names, until, self.curves[..., -1], self.clipped.mean(-1), strict=True
+        ):
             rows.append(
                 [
                     name,
@@ -209,7 +229,9 @@ class Result(NamedTuple):
             if name not in ties
         ]
         phrases += (
-            [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"] if ties else []
+            [f"a tie with {' and '.join([', '.join(ties[:-1]), ties[-1]] if ties[1:] else ties)}"]
+            if ties
+            else []
         )
         return (
             f"With each answer used {times(self.uses)}, {self.names[-1]} needs {mean_of(last)} rounds until half of "
@@ -300,7 +322,9 @@ def _panel(task: Task, result: Result) -> str:
     means, halves = mean_of(result.curves.transpose(1, 2))
     last, curves, key = means.shape[1] - 1, "", ""
     for colour, name, mean, half in zip(COLOURS, result.names, 100 * means, 100 * halves, strict=True):
-        upper, middle, lower = ([f"{x},{100 - y:.2f}" for x, y in enumerate(mean + k * half)] for k in (1, 0, -1))
+        upper, middle, lower = (
+            [f"{x},{100 - y:.2f}" for x, y in enumerate(mean + k * half)] for k in (1, 0, -1)
+        )
         area = f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}"/>'
         curves = f'{area}<path d="M{"L".join(middle)}" stroke="{colour}"/>{curves}'
         key += f'<li><b style="color:{colour}">&#9644;</b> {html.escape(name)}</li>'

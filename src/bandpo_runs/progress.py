@@ -40,7 +40,9 @@ console = lines()
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1, **look: Any) -> Table:
     """Return a table whose columns are aligned to the right from number `left` on."""
-    table = Table(*(Column(head, justify="left" if i < left else "right") for i, head in enumerate(heads)), **look)
+    table = Table(
+        *(Column(head, justify="left" if i < left else "right") for i, head in enumerate(heads)), **look
+    )
     for row in rows:
         table.add_row(*row)
     return table
@@ -71,7 +73,9 @@ class Progress:
         if now - self.shown < self.pause:
             return
         self.shown = now
-        if self.total is not None and done > self.before:  # rich's own time left would count what was there as done now
+        if (
+            self.total is not None and done > self.before
+        ):  # rich's own time left would count what was there as done now
             minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
             note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))
         self.bar.update(self.task, completed=done, note=note)

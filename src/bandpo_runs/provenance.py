@@ -31,7 +31,10 @@ def hardware(gpu: bool) -> str:
         return torch.cuda.get_device_name()
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
     return f"{name}, {os.cpu_count()} cores"
 
 
@@ -40,7 +43,12 @@ def source_commit() -> str | None:
     try:
         for command in ["ls-files", "--error-unmatch", __file__], ["describe", "--always", "--dirty"]:
             done = subprocess.run(
-                ["git", *command], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True
+                ["git", *command],
+                cwd=Path(__file__).parent,
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=True,
             )
     except (OSError, subprocess.SubprocessError):
         return None

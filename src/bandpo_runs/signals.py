@@ -30,8 +30,14 @@ def interrupting() -> Iterator[None]:
         check()
 
     alone, usual = os.environ.get("WORLD_SIZE", "1") == "1", (signal.SIG_DFL, signal.default_int_handler)
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if alone and hasattr(signal, name)]
-    before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) in usual}
+    numbers = [
+        getattr(signal, name)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP")
+        if alone and hasattr(signal, name)
+    ]
+    before = {
+        number: signal.signal(number, end) for number in numbers if signal.getsignal(number) in usual
+    }
     try:
         yield
         check()

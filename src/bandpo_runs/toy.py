@@ -53,7 +53,9 @@ class Scene:
     flip: float = 0.0
 
 
-def _scene(p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any) -> Scene:
+def _scene(
+    p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any
+) -> Scene:
     return Scene(
         p_work,
         question,
@@ -103,7 +105,9 @@ SCENES = {
 
 def prompts(count: int, seed: int, flip: float = 0.0) -> list[dict[str, Any]]:
     """Make rows `{prompt, answer}`, the same for every rule. They hold the `flip` that `reward` is told, if any."""
-    symbols = torch.randint(0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed))
+    symbols = torch.randint(
+        0, BASE, (count, LENGTH), generator=torch.Generator().manual_seed(1000 + seed)
+    )
     answers = symbols.sum(1) % BASE
     more = {"flip": flip} if flip else {}
     return [
@@ -137,7 +141,8 @@ def reward(
     if log_metric is not None:
         log_metric("lab/right", sum(right) / len(right))
     return [
-        abs(value - (x < share)) for value, x, share in zip(right, torch.rand(len(right)).tolist(), flip, strict=True)
+        abs(value - (x < share))
+        for value, x, share in zip(right, torch.rand(len(right)).tolist(), flip, strict=True)
     ]
 
 
@@ -180,7 +185,9 @@ def warm_start(
     if skill is not None:
         return folder, skill
     try:
-        with locked(folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it")):
+        with locked(
+            folder.with_name(f".{folder.name}.lock"), waiting=lambda text: say(f"{text}; waiting for it")
+        ):
             skill = _cached_skill(folder)
             if skill is None:  # nobody has made it while we waited
                 if folder.exists():
@@ -250,7 +257,9 @@ def tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<pad>"))
+    words = Tokenizer(
+        models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<pad>")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=words,
@@ -293,11 +302,17 @@ def _demonstrations(start: WarmStart, steps: int) -> Iterator[tuple[Tensor, Tens
         )
         slips[:, 0] = 0
         sums = (symbols + slips).cumsum(1) % BASE  # after a slip the working goes on from it
-        answer, end, pad = (torch.full((count, n), token) for n, token in ((1, ANSWER), (1, END), (LENGTH - 1, PAD)))
+        answer, end, pad = (
+            torch.full((count, n), token) for n, token in ((1, ANSWER), (1, END), (LENGTH - 1, PAD))
+        )
         works = torch.rand(count, 1, generator=rng) < 0.5
         long = torch.cat([sums[:, 1:], answer, sums[:, -1:], end], 1)
         short = torch.cat([answer, sums[:, -1:], end, pad], 1)
-        yield torch.cat([symbols, torch.full((count, 1), EQUALS)], 1), torch.where(works, long, short), works
+        yield (
+            torch.cat([symbols, torch.full((count, 1), EQUALS)], 1),
+            torch.where(works, long, short),
+            works,
+        )
 
 
 def _supervised(start: WarmStart, steps: int, say: Callable[[str], None]):
@@ -336,6 +351,8 @@ def _skill(model, seed: int, count: int = 2000) -> dict[str, float]:
             logits[:, BASE:] = -torch.inf  # made to work
         tokens = torch.cat([tokens, torch.multinomial(logits.softmax(-1), 1, generator=rng)], 1)
     right = reward(
-        [""] * count, tokens[:, LENGTH + 1 :].tolist(), [SYMBOLS[a] for a in (symbols.sum(1) % BASE).tolist()]
+        [""] * count,
+        tokens[:, LENGTH + 1 :].tolist(),
+        [SYMBOLS[a] for a in (symbols.sum(1) % BASE).tolist()],
     )
     return {"p_work": p_work, "right_if_work": sum(right) / count}

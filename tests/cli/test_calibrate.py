@@ -141,7 +141,7 @@ def test_json_has_all_numbers(here, capsys):
     [
         ("--match clip:0.5:2 --rule band:kl,clip:0.0001:0.2", "Clip 0.0001/0.2, eps_high: not found: "),
         ("--rate 0.01 --rule clip:0.0001:0.2", "asked for 1 % of the tokens. No number of any of the rules does the"),
-        ("--cut --rule capped:band --parameter max_ratio", "GRPO 0.2/0.2 cuts "),
+        ("--cut --rule '{type: capped, region: {type: band}}' --parameter max_ratio", "GRPO 0.2/0.2 cuts "),
     ],
 )
 def test_rules_without_a_number(here, capsys, args, text):

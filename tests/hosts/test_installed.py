@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hosts.trainers import CASES, PROBABILITIES, RECIPES
 from made import around, assert_near, gradient, lines
-from test_limits import PROBABILITIES, expected
-from test_recipes import RECIPES
 
 import bandpo
 
@@ -30,8 +29,8 @@ def test_trinity_reads_validates_and_sends_it(tmp_path):
     sent = pickle.loads(pickle.dumps(loss)).policy_loss_fn
     logps, old, advantages, mask = tensors = around(BAND, PROBABILITIES, torch.float32)
     named = {"old_log_probs": old, "advantages": advantages, "response_mask": mask}
-    found = gradient(lambda x: sent(logprob=x, **named)[0], logps)
-    assert_near(found, expected(BAND, tensors, 3.0, 20.0), torch.float32)
+    result = gradient(lambda x: sent(logprob=x, **named)[0], logps)
+    assert_near(result, CASES["trinity"].expected(BAND, tensors), torch.float32)
 
 
 def test_rlinf_loads_and_calls_it(tmp_path, monkeypatch):
@@ -44,8 +43,8 @@ def test_rlinf_loads_and_calls_it(tmp_path, monkeypatch):
     named = {"task_type": "reasoning", "loss_type": "bandpo", "clip_ratio_c": 3.0, "loss_agg_func": losses.masked_mean}
     named |= {"old_logprobs": old, "advantages": advantages, "loss_mask": mask}
     call = importlib.import_module("rlinf.algorithms.registry").policy_loss
-    found = gradient(lambda x: call(logprobs=x, **named)[0], logps)
-    assert_near(found, expected(BAND, tensors, 3.0), torch.float32)
+    result = gradient(lambda x: call(logprobs=x, **named)[0], logps)
+    assert_near(result, CASES["rlinf"].expected(BAND, tensors), torch.float32)
 
 
 def test_torchtitan_builds_it_over_its_own_logits():
@@ -91,7 +90,7 @@ def test_swift_loads_the_plugin(tmp_path, monkeypatch):
     monkeypatch.setitem(factory.TRAINER_MAPPING, "grpo", factory.TRAINER_MAPPING["grpo"])
     own = factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo"))
     file = tmp_path / "bandpo_recipe.py"
-    file.write_text(RECIPES["swift"][-1], encoding="utf-8")
+    file.write_text(RECIPES["swift"].text, encoding="utf-8")
     importlib.import_module("swift.utils").import_external_file(str(file))
     ours = factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo"))
     assert ours.__name__ == "BandPOTrainer"

@@ -11,8 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from test_limits import FOLDER, find, forget
-from test_recipes import RECIPES, Own, place
+from hosts.trainers import FOLDER, RECIPES, Own, forget, place, use_sources
 
 trl = pytest.importorskip("trl")
 import tiny  # noqa: E402
@@ -25,13 +24,12 @@ RULE = 'Band("kl", 0.05)'
 
 def executed(name, rule):
     """The names that a recipe makes, with a rule in the place of its own."""
-    (text,) = RECIPES[name][-1:]
     names = {"REGION": rule, "__name__": "bandpo_recipe"}
-    exec(text.replace(f"bandpo.{RULE}", "REGION").replace(RULE, "REGION"), names)
+    exec(RECIPES[name].text.replace(f"bandpo.{RULE}", "REGION").replace(RULE, "REGION"), names)
     return names
 
 
-def given(rows=64):
+def arguments(rows=64):
     """What trainers are made with beside a model and settings."""
     return {"reward_funcs": tiny.count_a, "train_dataset": tiny.rows(rows), "processing_class": tiny.toy.tokenizer()}
 
@@ -54,7 +52,9 @@ def test_clip_trains_to_sdpos_own_weights_bit_for_bit(tmp_path, weight):
         SDPO.SDPOTrainer,
         *(executed("sdpo", rule)["BandPOTrainer"] for rule in (Clip(0.2, 0.2), Band("kl", 0.05))),
     ]
-    theirs, clip, band = (weights(kind(model=str(tmp_path / "start"), args=settings(), **given(32))) for kind in kinds)
+    theirs, clip, band = (
+        weights(kind(model=str(tmp_path / "start"), args=settings(), **arguments(32))) for kind in kinds
+    )
     assert same(theirs, clip)
     assert not same(theirs, band)
 
@@ -65,7 +65,7 @@ def build(monkeypatch):
     if FOLDER is None:
         pytest.skip("BANDPO_HOSTS names no folder")
     before = set(sys.modules)
-    find(monkeypatch, Own(place("oumi"), "oumi", whole=["oumi.builders.training"]))
+    use_sources(monkeypatch, Own(place("oumi"), "oumi", whole=["oumi.builders.training"]))
     builders = importlib.import_module("oumi.builders.training")
     names = ("TRL_SFT", "TRL_DPO", "TRL_KTO", "TRL_GRPO")
     monkeypatch.setattr(builders, "TrainerType", SimpleNamespace(**{name: name for name in names}))
@@ -81,7 +81,7 @@ def by_oumi(folder, build, rule):
     if rule is not None:
         executed("oumi", rule)
     args = SimpleNamespace(finalize_and_validate=lambda: None, to_hf=lambda config: tiny.settings(folder))
-    trainer = build()(model=tiny.model(), args=args, **given())
+    trainer = build()(model=tiny.model(), args=args, **arguments())
     assert type(trainer).__name__ == ("GRPOTrainer" if rule is None else "BandPOTrainer")
     return trainer
 
@@ -92,7 +92,9 @@ def test_clip_trains_to_trls_own_weights_bit_for_bit_by_oumis_builder(tmp_path, 
 
 
 def test_band_is_bandpotrainers_by_oumis_builder(tmp_path, build):
-    ours = weights(BandPOTrainer(tiny.model(), args=tiny.settings(tmp_path), trust_region=Band("kl", 0.05), **given()))
+    ours = weights(
+        BandPOTrainer(tiny.model(), args=tiny.settings(tmp_path), trust_region=Band("kl", 0.05), **arguments())
+    )
     clip, band = (weights(by_oumi(tmp_path, build, rule)) for rule in (Clip(0.2, 0.2), Band("kl", 0.05)))
     assert same(ours, band)
     assert not same(clip, band)

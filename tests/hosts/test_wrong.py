@@ -5,15 +5,12 @@ Of ROLL there is one: no setting shows how many optimizer steps it makes.
 A row has the trainer, what is written, and words of the message: the setting, the reason, and what to write instead.
 """
 
-import importlib
 import re
 
 import pytest
 
-import bandpo
 from bandpo.doctor import on_verl
 from bandpo.doctor.hosts import FACTS
-from bandpo.integrations import HOSTS, objective_for
 from bandpo_runs.training import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -32,7 +29,6 @@ TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
 AXOLOTL = "plugins: [bandpo.integrations.axolotl.Plugin]\nrl: {1}\ntrust_region: grpo\ntrl: {{{0}}}\n"
 RLLM = "algorithm: {{loss_plugins: [bandpo.integrations.rllm], loss_fn: {}, loss_params: {{trust_region: {}}}}}\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
-ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or ver"
 NEMO = "policy: {train_global_batch_size: 8}\ngrpo: {num_prompts_per_step: 2, num_generations_per_prompt: 4}"
 RECIPES = {
     "AReaL": (".yaml", "actor: {recompute_logprob: true, ppo_n_minibatches: 1}", "more ppo_n_minibatches"),
@@ -47,13 +43,6 @@ RECIPES = {
                  "a smaller --gradient_accumulation_steps, or more --num_iterations"),
 }  # fmt: skip
 RULE = {".yaml": "trust_region: {type: band, delta: 0.05}\n", ".sh": "echo trust_region=band\n"}
-
-
-class Entropic(bandpo.Region):
-    needs = ("entropies",)
-
-    def bounds(self, old_logps, context=None):
-        return bandpo.Clip(0.2, 0.2).bounds(old_logps)
 
 
 # ---- a file, by its ending: `bandpo doctor FILE` ends with 1, and says this
@@ -149,51 +138,6 @@ def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host
     assert name == "TRL" or any(name in f.what for f in examine([str(file)]))
 
 
-# ---- a rule or an objective, given to the trainer itself
-RULES = [
-    *((host, Entropic(), {}, "Entropic " + ASKS) for host in ("SkyRL", "torchrl", "Liger", "tinker", "prime-rl")),
-    ("torchrl", "gspo", {}, "'gspo': ratio must be 'token' through torchrl, got 'sequence-mean': torchrl clamps the "),
-    ("Liger", bandpo.Objective(apply="mask"), {}, "apply must be 'clip' through Liger, got 'mask': Liger clamps the "),
-    ("SkyRL", bandpo.Objective(aggregation="token-mean"), {"average": "sequence_mean"},
-     "aggregation must be None through SkyRL, got 'token-mean': the average is SkyRL's own, "
-     "trainer.algorithm.loss_reduction, of which trainer.algorithm.loss_reduction='token_mean' is that average"),
-    ("SkyRL", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor='rollout' of register_bandpo_loss"),
-    ("unsloth", Entropic(), {}, "Entropic " + ASKS),
-    ("unsloth", "gspo", {}, "'gspo': ratio must be 'token' through unsloth, got 'sequence-mean'"),
-    ("axolotl", "dppo", {}, "'dppo': its ratio is to the sampler's policy; set anchor: sampler"),
-    ("axolotl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through axolotl, got 0.1: .*, trl.beta"),
-    ("prime-rl", bandpo.Objective(beta=0.1), {}, "beta must be 0.0 through prime-rl, got 0.1: .*, kl_tau"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("host", "rule", "known", "message"), RULES)
-def test_a_wrong_rule_is_refused_by_name(host, rule, known, message):
-    with pytest.raises(ValueError, match=message.format(host)):
-        objective_for(host, rule, **known)
-
-
-# ---- the trainer's own call, where it is installed
-CALLS = [
-    ("torchrl", "BandPOLoss", {"clip_epsilon": 0.2}, "trust_region replaces clip_epsilon; remove it. A plain clip is"),
-    ("liger", "BandPOLoss", {"epsilon_low": 0.2}, r"trust_region replaces \['epsilon_low'\]; remove them"),
-    ("liger", "BandPOLoss", {"loss_type": "sapo"}, r"loss_type must be one of \['grpo'.* got 'sapo'"),
-    ("trl", "BesideGMPO", {"model": "no/such-model"}, r"^GMPOTrainer\._compute_loss is not known to clamp the ratio"),
-]
-PACKAGES = {"liger": "liger_kernel", "trl": "trl.experimental.gmpo"}
-
-
-@pytest.mark.parametrize(("module", "call", "named", "message"), CALLS)
-def test_a_wrong_argument_is_refused_where_the_loss_is_made(monkeypatch, module, call, named, message):
-    theirs = pytest.importorskip(PACKAGES.get(module) or module)
-    ours = importlib.import_module(f"bandpo.integrations.{module}")
-    if call == "BesideGMPO":  # whose epsilons are those of a log-ratio
-        monkeypatch.setattr(ours, call, type(call, (ours.BandPOTrainer, theirs.GMPOTrainer), {}), raising=False)
-    with pytest.raises((ValueError, TypeError), match=message):
-        getattr(ours, call)(**named)
-
-
-def test_the_list_is_of_all_trainers():
-    rows = [*FILES, *RULES]
-    for host in HOSTS.keys() | FACTS.keys():
-        assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2 - (host == "ROLL"), host
-    assert len(FILES) + len(RULES) + len(CALLS) >= 20
+def test_the_list_is_of_all_trainers_whose_settings_the_doctor_knows():
+    for host in FACTS:
+        assert any(re.match(rf"{host}\b", row[0]) for row in FILES), host

@@ -60,7 +60,7 @@ def plus_minus(values, digits, sign=""):
 @pytest.mark.parametrize("each", methods(), ids=lambda each: each.name)
 def test_every_methods_bounds_are_drawn_or_said_to_depend_on_more(each):
     bounds = ratio_bounds(each.objective.trust_region, np.array([0.01, 0.5]))
-    asks = each.objective.trust_region.needed().keys() - {"step", "advantages"}  # drawn for step 0 and both signs
+    asks = each.objective.trust_region.all_required().keys() - {"advantages"}  # drawn for both signs
     assert (bounds is None) == bool(asks)
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_read_is_refused_by_name_and_nothing_is_written(three_see
 def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     runs, out, rows = three_seeds / "runs", three_seeds / "out.html", make_rows(ramp(2))
     twin = write_run(three_seeds / "more", "GRPO", 0, rows)
-    weight = {"type": "objective", "trust_region": CLIP, "apply": "weight"}
+    weight = {"type": "objective", "trust_region": CLIP, "surrogate": "weight"}
     weighed = write_run(three_seeds / "weighed", "GRPO", 7, rows, {"trust_region": weight})
     other = write_run(three_seeds / "other", "GRPO", 7, rows, {"trust_region": BAND})
     unknown = write_run(three_seeds / "unknown", "Clap", 0, rows, {"trust_region": {"type": "clap"}})

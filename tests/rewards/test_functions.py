@@ -1,6 +1,7 @@
 """Rewards by hand: what counts as the answer, and what a broken reward function says."""
 
 import asyncio
+import json
 import math
 import re
 import sys
@@ -215,17 +216,6 @@ def test_a_good_reward_passes_through_with_its_columns():
     assert guarded(good, "mine").__name__ == "good"  # TRL names the metric after it
 
 
-def test_numbers_of_other_libraries_are_numbers():
-    assert returns([torch.tensor(0.5), torch.float64.itemsize])(completions=["a", "b"]) == [0.5, 8]
-
-
-@pytest.mark.parametrize("values", [(1, 0.5), np.array([1, 0.5]), torch.tensor([1, 0.5], requires_grad=True)])
-def test_a_tuple_an_array_and_a_tensor_are_lists(values):
-    numbers = returns(values)(completions=["a", "b"])
-    assert numbers == [1.0, 0.5]
-    assert [type(number) for number in numbers] == [float, float]
-
-
 def test_a_reward_may_do_what_it_likes_with_the_lists_it_is_given():
     def careless(completions, answer, **columns):
         values = [float(c == a) for c, a in zip(completions, answer, strict=True)]
@@ -238,12 +228,51 @@ def test_a_reward_may_do_what_it_likes_with_the_lists_it_is_given():
     assert (completions, answer) == (["a", "b"], ["a", "c"])
 
 
-def test_a_reward_that_ends_the_process_is_one_that_raises():
-    def leaving(completions, **columns):
-        sys.exit()
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ((1, 0.5), [1.0, 0.5]),
+        (np.array([1, 0.5]), [1.0, 0.5]),
+        (torch.tensor([1, 0.5], requires_grad=True), [1.0, 0.5]),
+        ([torch.tensor(0.5), torch.float64.itemsize], [0.5, 8.0]),
+        ([0.5, math.nan], [0.5, None]),  # NaN is a reward that is missing
+    ],
+)
+def test_a_tuple_an_array_and_a_tensor_are_lists(values, numbers):
+    results = returns(values)(completions=["a", "b"])
+    assert results == numbers
+    assert {type(number) for number in results} <= {float, type(None)}
 
-    with pytest.raises(RewardError, match=r"^reward 'mine' raised SystemExit at .*test_functions\.py"):
-        guarded(leaving, "mine")(completions=["a"])
+
+def raises(completions, **columns):
+    raise ValueError("one\n\n  two")
+
+
+def calls(completions, **columns):
+    return json.loads("{")
+
+
+def leaves(completions, **columns):
+    sys.exit()
+
+
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        (raises, "ValueError: one two"),
+        (calls, "JSONDecodeError: Expecting property name .*"),  # the place is in the reward, not in what it called
+        (leaves, "SystemExit"),
+    ],
+)
+def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place(reward, error):
+    line = reward.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError, match=rf"^reward 'mine' raised {error} at {re.escape(__file__)}:{line}$"):
+        guarded(reward, "mine")(completions=["a"])
+
+
+def test_a_reward_without_room_for_the_columns_is_told_so():
+    with pytest.raises(RewardError, match=r"reward 'mine' raised TypeError: .* unexpected keyword argument 'answer'"):
+        guarded(lambda completions: [1.0], "mine")(completions=["a"], answer=["b"])
 
 
 class Judge:
@@ -295,32 +324,6 @@ class Ragged:
         return "Ragged"
 
 
-def test_a_reward_that_raises_is_one_line_with_its_name_the_error_and_the_place():
-    def bad(completions, **columns):
-        raise ValueError("one\n\n  two")
-
-    line = bad.__code__.co_firstlineno + 1
-    with pytest.raises(RewardError) as caught:
-        guarded(bad, "mine")(completions=["a"])
-    message = str(caught.value)
-    assert message == f"reward 'mine' raised ValueError: one two at {__file__}:{line}"
-
-
-def test_the_place_is_in_the_reward_not_in_what_it_called():
-    import json
-
-    def bad(completions, **columns):
-        return json.loads("{")
-
-    with pytest.raises(RewardError, match=rf"test_functions\.py:{bad.__code__.co_firstlineno + 1}$"):
-        guarded(bad, "mine")(completions=["a"])
-
-
-def test_a_reward_without_room_for_the_columns_is_told_so():
-    with pytest.raises(RewardError, match=r"reward 'mine' raised TypeError: .* unexpected keyword argument 'answer'"):
-        guarded(lambda completions: [1.0], "mine")(completions=["a"], answer=["b"])
-
-
 @pytest.mark.parametrize(
     ("values", "got"),
     [
@@ -352,10 +355,6 @@ def test_a_result_that_is_no_number_per_completion_is_one_line(values, got):
     assert message.endswith(f"got {got}")
 
 
-def test_nan_is_a_reward_that_is_missing():
-    assert returns([0.5, math.nan])(completions=["a", "b"]) == [0.5, None]
-
-
 # ---- resolve
 
 
@@ -385,16 +384,12 @@ def test_a_module_there_takes_the_place_of_no_other(tmp_path, monkeypatch):
         ("no_such_module:f", "reward 'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (":f", "reward ':f' cannot be imported: "),
         ("math:pi", "reward 'math:pi' must be a function, got float"),
+        ("broken_reward_module:f", "reward 'broken_reward_module:f' cannot be imported: ZeroDivisionError"),
     ],
 )
-def test_a_reward_that_cannot_be_had_is_named(name, message):
+def test_a_reward_that_cannot_be_had_is_named(tmp_path, monkeypatch, name, message):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_reward_module.py").write_text("1 / 0")
     with pytest.raises(UserError) as caught:
         resolve(name)
     assert str(caught.value).startswith(message)
-
-
-def test_a_module_that_fails_when_it_is_imported_is_named(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "broken_reward_module.py").write_text("1 / 0")
-    with pytest.raises(UserError, match="reward 'broken_reward_module:f' cannot be imported: ZeroDivisionError"):
-        resolve("broken_reward_module:f")

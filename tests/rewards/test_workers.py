@@ -27,16 +27,25 @@ def pool():
     pool.close()
 
 
+@pytest.fixture
+def make():
+    """Make a pool of its own, which is closed after the test."""
+    pools = []
+
+    def make(function="worker_tasks:run", seconds=1, size=1, **settings):
+        pools.append(Pool(function, seconds=seconds, size=size, **settings))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
 def alive(pids):
     """Those that still run; a zombie does not."""
-    found = []
-    for pid in pids:
-        try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-        except psutil.NoSuchProcess:
-            pass
-    return found
+    everything = psutil.process_iter(["status"])
+    running = {process.pid for process in everything if process.info["status"] != psutil.STATUS_ZOMBIE}
+    return [pid for pid in pids if pid in running]
 
 
 def template_of(pool):
@@ -77,9 +86,9 @@ def test_what_a_task_prints_is_no_result(pool, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_the_function_raises_stands_in_the_place_of_a_result():
+def test_what_the_function_raises_stands_in_the_place_of_a_result(make):
     """It ends no call; it is counted, kept, and said once."""
-    pool = Pool("worker_tasks:run", seconds=1, size=2)
+    pool = make(size=2)
     with pytest.warns(RuntimeWarning) as said:
         results = pool.map([*GOOD, ["wrong"], *GOOD, *[["deep"]] * 20])
     assert results[:20] == results[21:41] == list(range(20))
@@ -95,7 +104,6 @@ def test_what_the_function_raises_stands_in_the_place_of_a_result():
     assert pool.raised == 22
     assert len(pool.faults) == 10
     assert pool.faults[0].endswith('for the task ["wrong"]')
-    pool.close()
 
 
 @pytest.mark.parametrize(
@@ -116,11 +124,10 @@ def test_whatever_it_raises(pool, bad, reason):
 
 
 @pytest.mark.filterwarnings("ignore:worker_tasks")
-def test_a_worker_whose_task_raised_is_used_no_more():
+def test_a_worker_whose_task_raised_is_used_no_more(make):
     """What an exception in the middle of something has left behind is seen by no other task."""
-    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    pool = make()
     assert pool.map([["remember", 1], ["remember", 2], ["wrong"], ["remember", 3]])[1::2] == [[1, 2], [3]]
-    pool.close()
 
 
 def test_a_value_that_is_no_json_is_its_callers_error(pool):
@@ -134,20 +141,18 @@ def test_a_value_that_is_no_json_is_its_callers_error(pool):
     assert results == ["slept"] * 100
 
 
-def test_a_path_that_is_no_string(monkeypatch):
+def test_a_path_that_is_no_string(make, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, Path("elsewhere")])
-    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    pool = make()
     assert pool.map([["same", 1]]) == [1]
-    pool.close()
 
 
-def test_a_worker_that_does_not_get_ready(monkeypatch):
+def test_a_worker_that_does_not_get_ready(make, monkeypatch):
     monkeypatch.setattr(processes, "_START_SECONDS", 0.001)
-    pool = Pool("worker_tasks:run", seconds=1, size=1)
+    pool = make()
     reason = r"^no worker for worker_tasks:run can be started: it was not ready after 0.001 s$"
     with pytest.raises(RuntimeError, match=reason):
         pool.map([["same", 1]])
-    pool.close()
 
 
 DIES = """
@@ -161,13 +166,13 @@ same = len
 
 
 @pytest.mark.parametrize("deaths", [2, 9])
-def test_killed_while_it_starts(tmp_path, monkeypatch, deaths):
+def test_killed_while_it_starts(make, tmp_path, monkeypatch, deaths):
     """It is started again; not for ever."""
     starts = tmp_path / "starts"
     starts.touch()
     (tmp_path / "dies_early.py").write_text(DIES.format(starts=str(starts), deaths=deaths))
     monkeypatch.syspath_prepend(tmp_path)
-    pool = Pool("dies_early:same", seconds=1, size=1)
+    pool = make("dies_early:same", seconds=1, size=1)
     if deaths == 2:
         assert pool.map(["ab", "abc"]) == [2, 3]
     else:
@@ -175,7 +180,6 @@ def test_killed_while_it_starts(tmp_path, monkeypatch, deaths):
         with pytest.raises(RuntimeError, match=reason):
             pool.map(["ab", "abc"])
         assert len(starts.read_text()) == 5
-    pool.close()
 
 
 def test_a_function_that_cannot_be_loaded():
@@ -194,11 +198,10 @@ def test_a_function_that_cannot_be_loaded():
         ([(["wrong"], 1)], "ValueError: what is that"),
     ],
 )
-def test_what_fails_for_every_task_is_the_callers_error(warm_up, reason):
-    pool = Pool("worker_tasks:run", seconds=1, size=1, warm_up=warm_up)
+def test_what_fails_for_every_task_is_the_callers_error(make, warm_up, reason):
+    pool = make(warm_up=warm_up)
     with pytest.raises(RuntimeError, match=f"a worker cannot load worker_tasks:run: {reason}"):
         pool.map(GOOD)
-    pool.close()
 
 
 def test_seconds_must_be_positive():
@@ -216,30 +219,27 @@ def test_a_closed_pool_says_so():
         pool.map([["same", 1]])
 
 
-def test_as_many_workers_as_there_is_work():
-    pool = Pool("worker_tasks:run", seconds=1, size=3)
+def test_as_many_workers_as_there_is_work(make):
+    pool = make(size=3)
     pool.map([["same", 1]])
     assert len(pool.pids()) == 1
     pool.map([["sleep", 0.2]] * 3)
     assert len(pool.pids()) == 3
-    pool.close()
 
 
-def test_a_worker_is_replaced_in_time():
-    pool = Pool("worker_tasks:run", seconds=1, size=1, tasks_per_process=40)
+def test_a_worker_is_replaced_in_time(make):
+    pool = make(tasks_per_process=40)
     pids = {pool.map([["about"]])[0]["pid"] for _ in range(100)}
     assert len(pids) == 3
     assert len(alive(pids)) == 1
-    pool.close()
 
 
 # ---- the template
 
 
-def test_workers_know_what_the_template_has_learnt_and_nothing_from_one_another():
-    pool = Pool("worker_tasks:run", seconds=1, size=1, tasks_per_process=1, warm_up=[(["remember", 0], [0])])
+def test_workers_know_what_the_template_has_learnt_and_nothing_from_one_another(make):
+    pool = make(tasks_per_process=1, warm_up=[(["remember", 0], [0])])
     assert pool.map([["remember", 1]]) == pool.map([["remember", 1]]) == [[0, 1]]
-    pool.close()
 
 
 def test_a_task_that_ends_its_worker_costs_no_import(pool):
@@ -260,17 +260,19 @@ def test_a_worker_that_dies_without_a_task_costs_the_next_one_no_try(pool, tmp_p
     assert pool.map([["die_once", str(tmp_path / name)] for name in "ab"]) == ["second try"] * 2
 
 
-def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
-    began = [tmp_path / name for name in "ab"]
-    results = []
-    caller = threading.Thread(
-        target=lambda: results.extend(pool.map([["touch_and_sleep", str(p), 1.0] for p in began]))
-    )
+def kill_in_the_middle(pool, folder, pid):
+    began, results = [folder / name for name in "ab"], []
+    tasks = [["touch_and_sleep", str(path), 1.0] for path in began]
+    caller = threading.Thread(target=lambda: results.extend(pool.map(tasks)))
     caller.start()
     assert wait_for(lambda: all(path.exists() for path in began))
-    os.kill(template_of(pool), signal.SIGKILL)
+    os.kill(pid(), signal.SIGKILL)
     caller.join(60)
     assert results == ["slept", "slept"]
+
+
+def test_a_template_that_is_killed_in_the_middle_of_tasks(pool, tmp_path):
+    kill_in_the_middle(pool, tmp_path, lambda: template_of(pool))
 
 
 @pytest.mark.slow
@@ -334,15 +336,7 @@ def test_the_limit_is_of_processor_time(pool):
 @pytest.mark.slow
 def test_a_worker_that_dies_from_without_costs_nothing(pool, tmp_path):
     assert pool.map([["die_once", str(tmp_path / "seen")], *GOOD]) == ["second try", *range(20)]
-    began, results = [tmp_path / name for name in "ab"], []
-    caller = threading.Thread(
-        target=lambda: results.extend(pool.map([["touch_and_sleep", str(p), 1.0] for p in began]))
-    )
-    caller.start()
-    assert wait_for(lambda: all(path.exists() for path in began))
-    os.kill(pool.pids()[0], signal.SIGKILL)
-    caller.join(60)
-    assert results == ["slept", "slept"]
+    kill_in_the_middle(pool, tmp_path, lambda: pool.pids()[0])
 
 
 @pytest.mark.slow

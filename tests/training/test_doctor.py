@@ -40,9 +40,9 @@ PLANTED = {
     "options of another loss": ([*GOOD[2:]], "problem", "loss_mode is not set and _target_ is not set"),
     "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "called 'bond', did you mean 'band'"),
     "contradiction": (
-        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, apply: weight, dual_clip: 3}}", *GOOD[3:]],
+        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, surrogate: weight, dual_clip: 3}}", *GOOD[3:]],
         "problem",
-        "trust_region: dual_clip must be None for apply = 'weight'",
+        "trust_region: dual_clip must be None for surrogate = 'weight'",
     ),
     "penalty": (
         [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, beta: 0.1}}", *GOOD[3:]],

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from bandpo.doctor.hosts import FACTS, host_of
-from bandpo.integrations import HOSTS
+from bandpo.integrations import TRAINERS
 from bandpo_runs.training.doctor import _of_code, examine
 from bandpo_runs.training.shell import of_shell
 
@@ -55,7 +55,7 @@ RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "EasyR1", "m
 
 
 def test_every_trainer_has_facts():
-    assert set(FACTS) == set(HOSTS) - {"TRL", "unsloth"} | RECIPES, "unsloth's settings are a GRPOConfig"
+    assert set(FACTS) == set(TRAINERS) - {"TRL", "unsloth"} | RECIPES, "unsloth's settings are a GRPOConfig"
     assert set(WRITTEN) == set(FACTS)
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plants import Plant, check_missing, check_resumed, largest_slope, mean, run
 
-from bandpo import Band, Controlled, Objective
+from bandpo import Band, Objective
 from bandpo.trust_regions import trust_region
-from bandpo.trust_regions.control import MEASURES
+from research.rules.control import MEASURES, Controlled
 from research.rules.laws import PI, AdaptiveKL, Hysteresis
 
 LAWS = [PI(), Hysteresis(), AdaptiveKL()]

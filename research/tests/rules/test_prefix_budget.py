@@ -29,7 +29,7 @@ def test_the_radius_of_a_prefix_is_the_papers_in_a_loop():
     old, new = batch(40, 12, seed=7, spread=0.25)
     mask = torch.arange(12) < torch.randint(1, 13, (40, 1), generator=torch.Generator().manual_seed(7))
     region = PrefixBudget("tv", 0.15, 0.015, 0.8)
-    context = Context(response_mask=mask, logps=torch.where(mask, new, torch.nan))
+    context = Context(response_mask=mask, extra={"logps": torch.where(mask, new, torch.nan)})
     bounds = region.bounds(old, context)
     inside = region.bounds(old, context).contains(new - old)
     pinned = 0
@@ -53,10 +53,10 @@ def test_the_radius_of_a_prefix_is_the_papers_in_a_loop():
 def test_a_prefix_depends_on_what_was_before_it_and_on_nothing_else():
     old, new = batch(2, 8, seed=8, spread=0.1)
     region = PrefixBudget("kl", 0.05, 0.002)
-    before = region.bounds(old, Context(logps=new)).log_high
+    before = region.bounds(old, Context(extra={"logps": new})).log_high
     later = new.clone()
     later[0, 5] -= 1.0
-    after = region.bounds(old, Context(logps=later)).log_high
+    after = region.bounds(old, Context(extra={"logps": later})).log_high
     assert torch.equal(after[0, :6], before[0, :6])
     assert (after[0, 6:] != before[0, 6:]).any()
     assert torch.equal(after[1], before[1])
@@ -65,7 +65,7 @@ def test_a_prefix_depends_on_what_was_before_it_and_on_nothing_else():
 def test_a_move_that_costs_infinitely_much_leaves_nothing_for_what_follows():
     old = torch.tensor([[-0.5, -0.5, -0.5]])
     new = torch.tensor([[-0.5, 0.0, -0.5]])  # certain: KL(old || new) is infinite
-    bounds = PrefixBudget("kl", 0.1, 0.01).bounds(old, Context(logps=new))
+    bounds = PrefixBudget("kl", 0.1, 0.01).bounds(old, Context(extra={"logps": new}))
     assert bounds.log_high.tolist()[0][2] == bounds.log_low.tolist()[0][2] == 0
     assert (bounds.log_high[0, :2] > 0.1).all()
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, expm1, log1mexp, solved_part, working_copy
+from ..numerics import LOG_P_MIN, clamp_log_p, expm1, log1mexp, working_copy
 
 Radius = float | Tensor
 Interval = tuple[Tensor, Tensor]
@@ -27,7 +27,9 @@ _CHI2: Any = (lambda d: d / (1 + d), lambda d: -torch.log1p(1 / d))
 _HELLINGER: Any = (lambda d: d * (2 - d), lambda d: torch.log(d * (2 - d)))
 
 
-def _above(log_p: Tensor, delta: Radius, point: Callable[[Any], Any], log_point: Callable[[Tensor], Tensor]) -> Tensor:
+def _above(
+    log_p: Tensor, delta: Radius, point: Callable[[Any], Any], log_point: Callable[[Tensor], Tensor]
+) -> Tensor:
     """Return log(p / p*), at least 0 and exact to the last bit.
 
     At 1 ulp from p* it is as small as the rounding error of log p*, which is therefore a sum of two numbers. For a
@@ -82,11 +84,15 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = torch.sqrt(delta * (2 - delta) * -expm1(log_p)) * torch.exp(-0.5 * within)
-    gap = torch.where(x == 0, 0.0, -expm1(-x) / (1 - delta + s))  # at p = 1 and delta = 1 it would be 0 / 0
+    gap = torch.where(
+        x == 0, 0.0, -expm1(-x) / (1 - delta + s)
+    )  # at p = 1 and delta = 1 it would be 0 / 0
     fall = delta + s
     log_low = 2 * torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), torch.log(gap))
     log_high = 2 * torch.log1p(s - delta) - (log_p - within)
-    return log_low, torch.where(0.5 * log_p >= torch.log1p(-delta), -log_p, torch.minimum(log_high, -log_p))
+    return log_low, torch.where(
+        0.5 * log_p >= torch.log1p(-delta), -log_p, torch.minimum(log_high, -log_p)
+    )
 
 
 def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
@@ -95,7 +101,7 @@ def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
     delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.
     """
-    log_p, beyond = solved_part(log_p)
+    log_p, beyond = clamp_log_p(log_p)
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     p, rest = torch.exp(log_p), -expm1(log_p)
     root, lean = torch.sqrt(4 * p * rest / delta + 1), rest - p  # S / delta, 1 - 2 p

@@ -18,8 +18,15 @@ import torch
 from torch import Tensor
 
 from ..errors import nearest
-from ..numerics import excess, expm1, made_to_last
-from .closed_forms import Interval, Radius, chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
+from ..numerics import expm1, expm1_minus_x, outside_torch_modes
+from .closed_forms import (
+    Interval,
+    Radius,
+    chi2_log_bounds,
+    hellinger_log_bounds,
+    neyman_log_bounds,
+    tv_log_bounds,
+)
 from .kl import kl_log_bounds
 from .solver import limit_slopes
 
@@ -61,7 +68,7 @@ class Divergence:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
-        with made_to_last():
+        with outside_torch_modes():
             _check_generator(self.name, self.f)
 
     def __hash__(self) -> int:
@@ -75,13 +82,15 @@ class Divergence:
     @cached_property
     def slopes(self) -> tuple[float, float]:
         """Return the result of `limit_slopes` for the generator; it is found once."""
-        with made_to_last():
+        with outside_torch_modes():
             return limit_slopes(self.generator)
 
     def to_config(self) -> str:
         """Return the registered name. Raises ValueError if there is none."""
         if not self.is_registered:
-            raise ValueError(f"{self.name!r} is an unregistered Divergence; call bandpo.band.register_divergence first")
+            raise ValueError(
+                f"{self.name!r} is an unregistered Divergence; call bandpo.band.register_divergence first"
+            )
         return self.name
 
     @property
@@ -104,13 +113,13 @@ def divergence(name: str | Divergence) -> Divergence:
     """Return the registered divergence of that name; a `Divergence` passes through. Raises ValueError if unknown."""
     if isinstance(name, Divergence):
         return name
-    found = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
-    if found is None:
+    registered = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
+    if registered is None:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.band.Divergence (an own one gets a name by "
             f"bandpo.band.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
-    return found
+    return registered
 
 
 def register_divergence(new: Divergence) -> Divergence:
@@ -125,7 +134,11 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
     u = torch.cat([below.new_zeros(1), below, below.new_ones(1), below.flip(0).reciprocal()])
     value, what = f(u), f"f of divergence {name!r} must"
     if not isinstance(value, Tensor) or value.shape != u.shape or value.dtype != u.dtype:
-        got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        got = (
+            f"{tuple(value.shape)} of {value.dtype}"
+            if isinstance(value, Tensor)
+            else type(value).__name__
+        )
         raise ValueError(f"{what} keep shape {tuple(u.shape)} and dtype {u.dtype}, got {got}")
     for holds, condition in (
         (value > -torch.inf, "be a number or inf"),
@@ -137,12 +150,19 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
             raise ValueError(f"{what} {condition}, f({u[i]:.6g}) = {value[i]:.4g}")
     u, value, bent = u[value < torch.inf], value[value < torch.inf], False
     for apart in (1, 4, 16, 64, 256):
-        (a, b, c), (at_a, at_b, at_c) = ((x[: -2 * apart], x[apart:-apart], x[2 * apart :]) for x in (u, value))
+        (a, b, c), (at_a, at_b, at_c) = (
+            (x[: -2 * apart], x[apart:-apart], x[2 * apart :]) for x in (u, value)
+        )
         left, right = at_a * ((c - b) / (c - a)), at_c * ((b - a) / (c - a))
-        above, rounding = at_b - (left + right), 1e-9 * (left.abs() + at_b.abs() + right.abs() + b.clamp(max=1))
+        above, rounding = (
+            at_b - (left + right),
+            1e-9 * (left.abs() + at_b.abs() + right.abs() + b.clamp(max=1)),
+        )
         if (above > rounding).any():
             i = int((above - rounding).argmax())
-            raise ValueError(f"{what} be convex, but f({b[i]:.6g}) is above the line from u = {a[i]:.6g} to {c[i]:.6g}")
+            raise ValueError(
+                f"{what} be convex, but f({b[i]:.6g}) is above the line from u = {a[i]:.6g} to {c[i]:.6g}"
+            )
         bent = bent or bool((above < -rounding).any())
     if not bent:
         raise ValueError(f"{what} not be linear: D_f is 0, nothing is ever clipped")
@@ -154,7 +174,7 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
 def _reverse_kl(x: Tensor) -> Tensor:
     """Return u log u - u + 1 as u (1/u - 1 + log u). It is KL's generator of the coin seen from the other side."""
     x = x.clamp(min=-700)
-    return torch.exp(x) * excess(-x)
+    return torch.exp(x) * expm1_minus_x(-x)
 
 
 def _jensen_shannon(x: Tensor) -> Tensor:
@@ -166,13 +186,30 @@ def _jensen_shannon(x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess, iterates=True),
-        Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", log_f=_reverse_kl),
         Divergence(
-            "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", tv_log_bounds, lambda x: 0.5 * expm1(x).abs()
+            "kl",
+            lambda u: u - 1 - torch.log(u),
+            "KL(pi_old || pi)",
+            kl_log_bounds,
+            expm1_minus_x,
+            iterates=True,
         ),
         Divergence(
-            "chi2", lambda u: (u - 1) ** 2, "chi2(pi || pi_old), Pearson", chi2_log_bounds, lambda x: expm1(x) ** 2
+            "reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", log_f=_reverse_kl
+        ),
+        Divergence(
+            "tv",
+            lambda u: 0.5 * (u - 1).abs(),
+            "TV(pi, pi_old)",
+            tv_log_bounds,
+            lambda x: 0.5 * expm1(x).abs(),
+        ),
+        Divergence(
+            "chi2",
+            lambda u: (u - 1) ** 2,
+            "chi2(pi || pi_old), Pearson",
+            chi2_log_bounds,
+            lambda x: expm1(x) ** 2,
         ),
         Divergence(
             "neyman_chi2",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, expm1, log1mexp, solved_part
+from ..numerics import LOG_P_MIN, clamp_log_p, expm1, log1mexp
 from .closed_forms import Interval, Radius
 from .kl import tilted
 
@@ -43,11 +43,13 @@ def tilt_log_bounds(
     with kinks. `most` is the largest tilt, `MOST_OF_U` for an f of u.
     """
     steps = _STEPS if smooth else _AT_KINKS
-    log_p, beyond = solved_part(log_p)
+    log_p, beyond = clamp_log_p(log_p)
     radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
     sides, logs = (torch.exp(log_p), -expm1(log_p)), (log1mexp(log_p), log_p)
-    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps, most)
+    log_r, log_c = fall(
+        torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps, most
+    )
     return log_r[0] + slopes[0] * beyond, log_c[1] + slopes[1] * beyond
 
 
@@ -55,7 +57,8 @@ def limit_slopes(generator: Generator) -> tuple[float, float]:
     """Return the slopes of both bounds over log p for p -> 0. There p f(r) = delta, and f is a power of u."""
     log_p = torch.tensor([LOG_P_MIN, LOG_P_MIN + 1], dtype=torch.float64)
     low, high = (
-        float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, most=MOST_OF_U)
+        float(x.diff().nan_to_num())
+        for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, most=MOST_OF_U)
     )
     return low, high
 

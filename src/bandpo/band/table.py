@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, is_number, made_to_last, solved_part
+from ..numerics import LOG_P_MIN, clamp_log_p, is_number, outside_torch_modes
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -68,11 +68,13 @@ class BandTable:
     '0.262 2.411'
     """
 
-    def __init__(self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu"
+    ) -> None:
         if not is_number(delta) or not delta > 0:
             raise ValueError(f"delta must be a positive number, got {delta!r}")
         self.divergence, self.delta = lookup(divergence), min(max(float(delta), 1e-10), 1e10)
-        with made_to_last():
+        with outside_torch_modes():
             self._make(torch.device(device))
 
     def _make(self, device: torch.device) -> None:
@@ -91,10 +93,14 @@ class BandTable:
         `old_logps` is log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
         """
         if not self.fits:
-            raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")
+            raise ValueError(
+                f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it"
+            )
         log_p = old_logps.detach().clamp(max=0)
         log_low, log_high = self.look_up(log_p)
-        return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float()))
+        return Bounds(
+            log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float())
+        )
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p."""
@@ -118,13 +124,20 @@ def look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | N
 
 
 @lru_cache(maxsize=4)
-def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> tuple[_Table, Tensor] | None:
+def _octaves(
+    kind: Divergence, first: int, last: int, device: torch.device
+) -> tuple[_Table, Tensor] | None:
     """Return the table of some octaves of radii, and the polynomials of their edges."""
-    with made_to_last():
-        panels = [panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None]
+    with outside_torch_modes():
+        panels = [
+            panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None
+        ]
         if len(panels) <= last - first:
             return None
-        places = (2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1 for count in (_RADII, _RADII_OF_EDGES))
+        places = (
+            2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1
+            for count in (_RADII, _RADII_OF_EDGES)
+        )
         powers, powers_of_edges = (_vandermonde(place).inverse() for place in places)
         tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
         edges = torch.stack([powers_of_edges @ x.values.new_tensor(x.edges) for x in panels], 1)
@@ -140,23 +153,33 @@ class _Table(NamedTuple):
     slopes: tuple[float, float]
 
     def look_up(
-        self, log_p: Tensor, edge: float | Tensor, octave: Tensor | None = None, place: Tensor | None = None
+        self,
+        log_p: Tensor,
+        edge: float | Tensor,
+        octave: Tensor | None = None,
+        place: Tensor | None = None,
     ) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p.
 
         Where each token has a radius, they have an octave, and a place in it from -1 to 1.
         """
-        within, beyond = solved_part(log_p)
+        within, beyond = clamp_log_p(log_p)
         log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
         low = self._read(0, log_odds - edge, octave, place).view_as(within)
         high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
-        return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(beyond, alpha=self.slopes[1])
+        return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(
+            beyond, alpha=self.slopes[1]
+        )
 
     def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
         """Return log |log r| or log |log c| at a signed distance from the edge."""
         distance, cells, first = signed.abs(), 2 * self.cells, _FIRST_AT_BEND
         if self.saturates:
-            distance, cells, first = distance.clamp(min=2.0**_FIRST_AT_EDGE), self.cells + 1, _FIRST_AT_EDGE
+            distance, cells, first = (
+                distance.clamp(min=2.0**_FIRST_AT_EDGE),
+                self.cells + 1,
+                _FIRST_AT_EDGE,
+            )
         else:
             distance = distance.add_(1.0)
         # The leading bits of a float64 are its cell, and the float64 that has no others is the cell's start.
@@ -188,7 +211,7 @@ def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -
 @cache
 def _powers_of_width(saturates: bool) -> Tensor:
     """Return the powers of the width of each cell of a table: (powers, 1, cells)."""
-    with made_to_last():
+    with outside_torch_modes():
         _, width = _cells(saturates, 2**_BITS)
         return (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]
 
@@ -214,7 +237,7 @@ def _weights(nodes: list[float], at: float) -> list[float]:
 @cache
 def _refinement(parts: int) -> Tensor:
     """Return what makes values at the nodes of a part the polynomials of its cells: (cells, powers, nodes)."""
-    with made_to_last():
+    with outside_torch_modes():
         nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
         weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
         return _vandermonde(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
@@ -260,7 +283,9 @@ def _solve_panel(
     edges, saturates = _edges(kind.generator, radii)
     n = len(log_radii)
     values, _ = _curves(kind.generator, radii[:n], edges[:n], saturates, parts, nodes)
-    expected, matters = _curves(kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle)
+    expected, matters = _curves(
+        kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle
+    )
     panel = _Panel(log_radii, values, log_radii_of_edges, edges[n + 1 :].tolist())
     to_middle = values.new_tensor([_weights(nodes, x) for x in middle])
     error, edge = (panel.curve(between) @ to_middle.T - expected[0]).abs(), float(edges[n])

@@ -70,7 +70,11 @@ _GSPO = "those of an answer's mean ratio, which GSPO's paper sets to 0.0003 and 
 def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
     """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
     least = min((x for x in limits if isinstance(x, int | float)), default=0)
-    return ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped") if least >= 0.01 else ("note", _GSPO)
+    return (
+        ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped")
+        if least >= 0.01
+        else ("note", _GSPO)
+    )
 
 
 def in_half(what: str, cure: str) -> Finding:

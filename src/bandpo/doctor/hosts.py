@@ -28,7 +28,9 @@ from . import (
     spread,
 )
 
-FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
+FACTS: dict[str, dict[str, Any]] = parse_yaml(
+    Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml"
+)
 
 
 def host_of(text: str) -> str | None:
@@ -37,17 +39,19 @@ def host_of(text: str) -> str | None:
     return next((name for name, facts in FACTS.items() if re.search(facts["marks"], text)), None)
 
 
-def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False) -> Iterator[Finding]:
+def host_settings(
+    host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False
+) -> Iterator[Finding]:
     """Find settings that disable a rule, or that its loss refuses or ignores.
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """
-    from ..integrations import HOSTS, Host
+    from ..integrations import TRAINERS, Trainer
     from ..integrations.trl_settings import NEUTRAL
 
     facts, trainer, get = (
         FACTS[host],
-        HOSTS.get(host, Host("", "")),
+        TRAINERS.get(host, Trainer("", "")),
         functools.partial(_get, dict(_flat(config))),
     )
 
@@ -55,7 +59,9 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         """Name the settings that have none of these values."""
         settings = {name: get(name) for name in names}
         return ", ".join(
-            f"{name}{sign}{value}" for name, value in settings.items() if value not in (*listed(names[name]), None, ...)
+            f"{name}{sign}{value}"
+            for name, value in settings.items()
+            if value not in (*listed(names[name]), None, ...)
         )
 
     names, value, *default = facts.get("anchor", ("?", True))
@@ -69,15 +75,20 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         None,
     )
     imported = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
-    ours = host in HOSTS and (all(chosen) if loss else imported)
+    ours = host in TRAINERS and (all(chosen) if loss else imported)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
-    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
-    write = write if host in HOSTS else "docs/recipes.md; no setting shows whether that is in place"
+    write = (
+        " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
+        or "docs/hosts.md"
+    )
+    write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
         unread = other(facts.get("clip", {}))
         if unread:
-            cure = clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
+            cure = (
+                clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
+            )
             yield Finding(
                 "problem",
                 f"{unread}: not read by the loss bandpo",
@@ -89,7 +100,9 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
                     "problem",
                     f"{other({name: values})}: bandpo's loss refuses it, because "
                     + ("no rule acts in the loss of that" if values else "the trust_region replaces it"),
-                    f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}",
+                    f"one of {', '.join(map(str, values))}"
+                    if values
+                    else f"remove it; a plain clip is {clip}",
                 )
     elif any(chosen) or node is not None:
         settings = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
@@ -100,7 +113,9 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
             write,
         )
     else:
-        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
+        own = {
+            name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")
+        }  # without the dual clip
         own = {name: x for name, x in own.items() if x not in (None, ...)}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
         level: Level = "note"
@@ -129,31 +144,36 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
         yield Finding("warning" if ours else "note", what)
 
 
-def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Generator[Finding, None, Objective | None]:
+def of_rule(
+    host: str, node: Any, anchor: Any, average: Any, trust: bool
+) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
-    from ..losses.notation import in_words
+    from ..losses.notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))
         yield Finding("note", f"trust_region: {why}")
         return None
     try:
-        objective = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
+        objective = objective_for(
+            host, node, anchor=anchor, average=average if isinstance(average, str) else None
+        )
     except ValueError as error:
         yield split("problem", f"trust_region: {error}", "correct the node")
         return None
     if node is None:
-        what = f"no trust_region is given here; without one the loss of {host} is {in_words(objective)}"
+        what = f"no trust_region is given here; without one the loss of {host} is {describe(objective)}"
         yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
     else:
-        yield Finding("ok", f"the loss of {host} is {in_words(objective)}")
+        yield Finding("ok", f"the loss of {host} is {describe(objective)}")
     region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
-    doubt = region.doubt()
-    if not region.needed() and ((bounds := region.bounds(old)).log_high >= -old).all() and (bounds.log_low < -20).all():
-        doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
-    if doubt:
-        yield split("warning", doubt)
+    suspicion = region.suspicion()
+    bounds = None if region.all_required() else region.bounds(old)
+    if bounds is not None and (bounds.log_high >= -old).all() and (bounds.log_low < -20).all():
+        suspicion = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
+    if suspicion:
+        yield split("warning", suspicion)
     if objective.ratio == "sequence-mean" and isinstance(region, Clip):
         level, what = of_sequences((region.eps_low, region.eps_high))
         if level == "warning":
@@ -177,8 +197,13 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
         sizes |= dict.fromkeys(defaults, 1)
         lacks = [(name, size) for name, size in sizes.items() if not isinstance(size, int) or size <= 0]
         if not lacks:
-            steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
-            text = [f"{_short(name)} {size}{' by default' * (name in defaults)}" for name, size in sizes.items()]
+            steps = round(
+                math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9
+            )
+            text = [
+                f"{_short(name)} {size}{' by default' * (name in defaults)}"
+                for name, size in sizes.items()
+            ]
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
             if "anchor" in facts:
@@ -201,7 +226,9 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             else f"{_short(name)} is {'not a plain number here' if size is ... else repr(size)}"
             for name, size in lacks
         )
-    return not_judged(why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts")
+    return not_judged(
+        why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts"
+    )
 
 
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -63,7 +63,11 @@ def installation() -> Iterator[Finding]:
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
             yield Finding("note", f"verl is not installed{remark}", _INSTALL)
-        elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
+        elif (
+            version
+            and name in NEEDED
+            and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1])
+        ):
             yield Finding(
                 "problem",
                 f"{name} {version}, bandpo needs {' to '.join(f'{each}.x' for each in NEEDED[name])}",
@@ -92,7 +96,9 @@ def installation() -> Iterator[Finding]:
 
 def _missing(extra: str) -> list[str]:
     """Name the packages of an extra that are not installed."""
-    lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []  # it may run from its source
+    lines = (
+        importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []
+    )  # it may run from its source
     names = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
     return sorted(name for name in names if version_of(name) is None)
 
@@ -134,8 +140,8 @@ def version_of(name: str) -> str | None:
 _LOOK = """
 def look():
     import verl
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known
-    return "loss known" if "bandpo" in known else "loss unknown"
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    return "loss known" if "bandpo" in POLICY_LOSS_REGISTRY else "loss unknown"
 """
 _HERE = f"""{_LOOK}
 print(look())
@@ -158,7 +164,8 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
 
     Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
     """
-    if (version := version_of("verl")) is None:
+    version = version_of("verl")
+    if version is None:
         return
     here, in_a_worker = _HERE, _IN_A_WORKER
     if minor(version) < _PLUG_INS:
@@ -173,7 +180,9 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
     yield from _ask("a fresh process", here)
     if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")
-        yield from _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker)
+        yield from _ask(
+            f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker
+        )
 
 
 def _ask(where: str, script: str) -> Iterator[Finding]:
@@ -182,7 +191,9 @@ def _ask(where: str, script: str) -> Iterator[Finding]:
         {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
     )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, env=environment, check=False
+        )
     except subprocess.TimeoutExpired:
         yield Finding(
             "problem",
@@ -202,6 +213,8 @@ def _ask(where: str, script: str) -> Iterator[Finding]:
     reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
     cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
     if "loss unknown" in done.stdout:
-        reason = "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
+        reason = (
+            "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
+        )
         cure += "; VERL_USE_EXTERNAL_PLUGINS, if it is set, must name bandpo"
     yield Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)

@@ -77,7 +77,7 @@ def trl_settings(
             "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32",
         )
     from ..integrations import objective_for
-    from ..integrations.trl_settings import doubts, refusals
+    from ..integrations.trl_settings import refusals, suspicions
 
     settings: Any = SimpleNamespace(**values)
     if "trust_region" not in unknown | config.keys():
@@ -110,7 +110,7 @@ def trl_settings(
             )
     for message in refusals(settings, objective, host=host):
         yield split("problem", message)
-    for message in doubts(settings):
+    for message in suspicions(settings):
         yield split("warning", message)
 
 

@@ -15,7 +15,7 @@ _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
     """Find settings without effect, or with another one. `get` returns one; `objective` is the loss if known."""
-    from ..integrations import HOSTS, verl_in_float32
+    from ..integrations import verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
     version, anchor, tokens = (
@@ -31,15 +31,13 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
     except ValueError as error:
         yield Finding("problem", f"{_LOSS}.{error}", "correct it")
     needs_batch = ours and (anchor == "sampler" or tokens is not None)
-    if objective is not None:
-        needs_batch |= bool(objective.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"})
     if older and needs_batch:
         yield Finding(
             "problem",
             "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show",
             f"{_WORKERS}=disable",
         )
-    if objective is not None and objective.apply == "clip" and objective.dual_clip is None:
+    if objective is not None and objective.surrogate == "clip" and objective.dual_clip is None:
         yield Finding(
             "note",
             "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)",

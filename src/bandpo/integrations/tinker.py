@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
-from . import Rule, take
+from . import Rule, prepare_objective
 
 
 def bandpo_loss(
@@ -32,7 +32,7 @@ def bandpo_loss(
     It returns the sum, and `Metrics.compute` under `bandpo/`. `trust_region` is as for `objective_for`, None
     `Band("kl", 0.05)`; ValueError for one that tinker cannot do.
     """
-    objective = take("tinker", trust_region)
+    objective = prepare_objective("tinker", trust_region)
 
     def one(inputs: Any, logprobs: Tensor) -> tuple[Tensor, Metrics]:
         old, advantages = inputs["logprobs"].to_torch(), inputs["advantages"].to_torch()
@@ -43,8 +43,12 @@ def bandpo_loss(
 
     def loss(data: Sequence[Any], logprobs_list: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         pairs = zip(data, logprobs_list, strict=True)
-        sums, metrics = zip(*(one(datum.loss_fn_inputs, logprobs) for datum, logprobs in pairs), strict=True)
+        sums, metrics = zip(
+            *(one(datum.loss_fn_inputs, logprobs) for datum, logprobs in pairs), strict=True
+        )
         values = reduce(Metrics.merge, metrics).compute()
-        return torch.stack(sums).sum(), {f"bandpo/{name}": value for name, value in values.items() if value == value}
+        return torch.stack(sums).sum(), {
+            f"bandpo/{name}": value for name, value in values.items() if value == value
+        }
 
     return loss

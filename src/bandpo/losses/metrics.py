@@ -20,7 +20,9 @@ Level = Literal["main", "all"]
 
 TAIL = 0.2  # the paper's tail: old probabilities up to this
 # Its logarithm in each dtype: a token of 0.2 is in the tail, however it is rounded.
-_LOG_TAIL = {dtype: torch.tensor(TAIL, dtype=dtype).log().item() for dtype in (torch.float32, torch.float64)}
+_LOG_TAIL = {
+    dtype: torch.tensor(TAIL, dtype=dtype).log().item() for dtype in (torch.float32, torch.float64)
+}
 
 # The histogram of log-ratios has edges SCALE * sinh((i + 1/2) * STEP): even near 0, geometric far out (a quarter per
 # bin), to +-60.
@@ -44,8 +46,12 @@ class Metrics:
 
     def merge(self, other: Metrics) -> Metrics:
         """Return the metrics of both batches together."""
-        totals = other.totals | {n: x + other.totals[n] if n in other.totals else x for n, x in self.totals.items()}
-        maxima = {n: torch.maximum(x, other.maxima.get(n, x)) for n, x in (other.maxima | self.maxima).items()}
+        totals = other.totals | {
+            n: x + other.totals[n] if n in other.totals else x for n, x in self.totals.items()
+        }
+        maxima = {
+            n: torch.maximum(x, other.maxima.get(n, x)) for n, x in (other.maxima | self.maxima).items()
+        }
         return Metrics(totals, maxima)
 
     def all_reduce(self, group: torch.distributed.ProcessGroup | None = None) -> Metrics:
@@ -131,7 +137,10 @@ class Metrics:
             "dual_clip/fraction": _ratio(x.get("dual_clipped", 0.0), n),
             "kl_old/k1": _ratio(x["kl_old_k1"], n),
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
-            **{f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100) for percent in (1, 50, 99)},
+            **{
+                f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100)
+                for percent in (1, 50, 99)
+            },
         }
 
     def numbers(self) -> dict[str, float]:
@@ -141,7 +150,9 @@ class Metrics:
         have different advantages.
         """
         named = {n: whole(x) for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
-        values: list[float] = torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
+        values: list[float] = (
+            torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
+        )
         numbers = dict(zip(named, values, strict=True))
         if (highest := numbers.get("log_probability", 0.0)) > NO_LOGPS:
             raise ValueError(
@@ -175,7 +186,11 @@ def measure(
     """
     padding = ~mask
     inside = log_ratio.masked_fill(padding, 0.0)
-    high, low, tail = inside > bounds.log_high, inside < bounds.log_low, old_logps <= _LOG_TAIL[old_logps.dtype]
+    high, low, tail = (
+        inside > bounds.log_high,
+        inside < bounds.log_low,
+        old_logps <= _LOG_TAIL[old_logps.dtype],
+    )
     good_tail = tail & (advantages > 0)
     flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
     totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
@@ -185,8 +200,13 @@ def measure(
     if level == "all":
         totals |= {"sequences": (mask.sum(-1) > 0).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
         totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
-        place = torch.round(torch.asinh(whole(log_ratio) / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF) + HALF
-        index = torch.where(whole(mask), place.long(), 2 * HALF + 1).flatten()  # padding has a bin of its own, the last
+        place = (
+            torch.round(torch.asinh(whole(log_ratio) / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF)
+            + HALF
+        )
+        index = torch.where(
+            whole(mask), place.long(), 2 * HALF + 1
+        ).flatten()  # padding has a bin of its own, the last
         counts = index.new_zeros(2 * HALF + 2).scatter_add(0, index, torch.ones_like(index))
         totals["histogram"] = counts[: 2 * HALF + 1]
     return Metrics(totals, maxima)

@@ -15,7 +15,7 @@ from ..errors import unknown
 from ..trust_regions.base import EXAMPLE, Region
 from ..trust_regions.nodes import kinds, made_of, node_of_text, read_node, trust_region
 from .objective import Method, Objective
-from .surrogates import Application
+from .surrogates import SurrogateWeight
 
 _METHODS = Path(__file__).with_name("methods.yaml")
 
@@ -28,12 +28,14 @@ def methods(path: Path = _METHODS) -> tuple[Method, ...]:
     """
     import yaml  # not at the top: importing bandpo loads torch alone
 
-    loader, found = getattr(yaml, "CSafeLoader", yaml.SafeLoader), list[Method]()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
+    out: list[Method] = []
     for name, entry in entries.items():
-        value, average = cast(Objective, method_or_objective(entry.pop("objective"))), entry.pop("average", None)
-        found.append(Method(name, objective=dataclasses.replace(value, aggregation=average), **entry))
-    return tuple(found)
+        value = cast(Objective, method_or_objective(entry.pop("objective")))
+        value = dataclasses.replace(value, aggregation=entry.pop("average", None))
+        out.append(Method(name, objective=value, **entry))
+    return tuple(out)
 
 
 def method(name: str) -> Method:
@@ -47,16 +49,23 @@ def method(name: str) -> Method:
     >>> bandpo.objective("gspo") == bandpo.losses.method("gspo").objective
     True
     """
-    if (found := _find(name)) is not None:
-        return found
+    named = _find(name)
+    if named is not None:
+        return named
     rule = str(name).partition(":")[0].lower()
     if rule in kinds():
         raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
-    known = [*(each.name for each in methods()), *kinds()]
+    names = [*(each.name for each in methods()), *kinds()]
     words = _key(name).split("-")
-    meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
-    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE  # a number, or Python
-    raise ValueError(unknown("method or rule", name, known, meant=meant) + hint)
+    meant = None
+    if _find(f"band-{rule}"):
+        meant = f"band:{name}"
+    elif {*words} <= {*names}:
+        meant = words[0]
+    hint = (
+        "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
+    )  # a number, or Python
+    raise ValueError(unknown("method or rule", name, names, meant=meant) + hint)
 
 
 def _find(name: object) -> Method | None:
@@ -85,17 +94,17 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     >>> bandpo.objective("clip:0.2:0.28") == bandpo.objective("clip-higher")
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
-    Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight', aggregation='token-mean')
+    Objective(Clip(eps_low=1.0, eps_high=4.0), surrogate='weight', aggregation='token-mean')
     """
-    found = method_or_objective(node)
-    if isinstance(found, Objective):
-        return found
-    if found.from_sampler:
+    value = method_or_objective(node)
+    if isinstance(value, Objective):
+        return value
+    if value.from_sampler:
         raise ValueError(
-            f"method {found.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
-            f"with {found.arguments} and bandpo.losses.method({found.name!r}).objective"
+            f"method {value.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
+            f"with {value.arguments} and bandpo.losses.method({value.name!r}).objective"
         )
-    return found.objective
+    return value.objective
 
 
 def method_or_objective(node: Any) -> Method | Objective:
@@ -108,7 +117,8 @@ def method_or_objective(node: Any) -> Method | Objective:
     if not isinstance(node, Mapping):
         return node if isinstance(node, Method | Objective) else Objective(trust_region(node))
     values = {str(key): value for key, value in cast("Mapping[Any, Any]", node).items()}
-    kind, known = values.pop("type", None), [*kinds(), "objective", "method"]
+    kind = values.pop("type", None)
+    types = [*kinds(), "objective", "method"]
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
     if kind == "method" and set(values) != {"name"}:
@@ -118,25 +128,30 @@ def method_or_objective(node: Any) -> Method | Objective:
         )
     if kind == "method":
         return method(values["name"])
-    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):  # module:Class is a user's rule
-        raise ValueError(unknown("trust region type", kind, known))
+    if (
+        kind is not None and str(kind).lower() not in types and ":" not in str(kind)
+    ):  # module:Class is a user's rule
+        raise ValueError(unknown("trust region type", kind, types))
     return Objective(trust_region(cast(Any, node)))
 
 
 def _field(name: str, value: Any) -> Any:
     if name == "trust_region":
         return trust_region(value)
-    if name == "apply" and isinstance(value, list | tuple):
+    if name == "surrogate" and isinstance(value, list | tuple):
         return tuple(_field(name, each) for each in cast("list[Any]", value))
-    if name == "apply" and isinstance(value, Mapping):
-        return read_node(cast("Mapping[str, Any]", value), Application)
+    if name == "surrogate" and isinstance(value, Mapping):
+        return read_node(cast("Mapping[str, Any]", value), SurrogateWeight)
     return value
 
 
 def _of_text(text: str) -> Method | Objective:
-    if not isinstance(node := node_of_text(text), str):
+    node = node_of_text(text)
+    if not isinstance(node, str):
         return method_or_objective(node)
-    if (found := _find(text)) is not None:
-        return found
-    is_rule = text.partition(":")[0].lower() in kinds()
-    return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
+    named = _find(text)
+    if named is not None:
+        return named
+    if text.partition(":")[0].lower() in kinds():
+        return Objective(trust_region(text))
+    return method(text)  # which says what is near

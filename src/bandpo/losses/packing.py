@@ -35,9 +35,14 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
             [-4., -5.,  0.]])
     """
     if sequence_ids.is_floating_point() or sequence_ids.is_complex() or sequence_ids.dtype == torch.bool:
-        raise ValueError(f"sequence_ids must be integers, the response of each token, got {sequence_ids.dtype}")
+        raise ValueError(
+            f"sequence_ids must be integers, the response of each token, got {sequence_ids.dtype}"
+        )
     shape = tuple(sequence_ids.shape)
-    for name, x in [("response_mask", response_mask), *((f"tensor {i}", x) for i, x in enumerate(of_tokens))]:
+    for name, x in [
+        ("response_mask", response_mask),
+        *((f"tensor {i}", x) for i, x in enumerate(of_tokens)),
+    ]:
         if tuple(x.shape) != shape or len(shape) not in (1, 2):
             both = f"{tuple(x.shape)} and {shape}"
             raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")

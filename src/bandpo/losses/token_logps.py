@@ -45,9 +45,13 @@ def token_logps(
     >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
     tensor([[0.2500, 0.8098]])
     """
-    if tokens.shape != hidden.shape[:-1] or (weight is not None and weight.shape[1:] != hidden.shape[-1:]):
+    if tokens.shape != hidden.shape[:-1] or (
+        weight is not None and weight.shape[1:] != hidden.shape[-1:]
+    ):
         shapes = tuple(hidden.shape), None if weight is None else tuple(weight.shape), tuple(tokens.shape)
-        raise ValueError(f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}")
+        raise ValueError(
+            f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}"
+        )
     if not 0 < temperature < float("inf") or chunk < 1:
         raise ValueError(f"temperature and chunk must be positive, got {temperature!r} and {chunk!r}")
 
@@ -66,12 +70,18 @@ def token_logps(
         logits = rows if weight is None else functional.linear(rows, weight)
         logps = torch.log_softmax(logits.to(output_dtype(logits)) / temperature, -1)
         own = logps.gather(-1, chosen[:, None])[:, 0]
-        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(-1) if entropies else own  # 0 times -inf is NaN
+        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(
+            -1
+        ) if entropies else own  # 0 times -inf is NaN
 
-    pieces = zip(hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True)
-    parts: Any = [checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces]
-    logps, found = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
-    return (logps, found) if entropies else logps
+    pieces = zip(
+        hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True
+    )
+    parts: Any = [
+        checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces
+    ]
+    logps, entropy = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
+    return (logps, entropy) if entropies else logps
 
 
 def _torch_has_it(hidden: Tensor, weight: Tensor) -> bool:

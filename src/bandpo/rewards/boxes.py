@@ -14,7 +14,7 @@ from .quantities import SCALES
 LONGEST = 500
 
 
-class Found(NamedTuple):
+class Statement(NamedTuple):
     """Hold the answers of a text's last statement, mostly one.
 
     After an "or" `each` must be right. `scaled` is another way to read one: "8 dozen" for 8 in a box before "dozen".
@@ -30,7 +30,8 @@ class Found(NamedTuple):
 
 def _touched(before: str, after: str) -> bool:
     """Find arithmetic that touches a box, or other entries of a tuple."""
-    line, rest = P.bullet.sub("", before.rpartition("\n")[2]), after.partition("\n")[0]
+    line = P.bullet.sub("", before.rpartition("\n")[2])
+    rest = after.partition("\n")[0]
     inside = len(P.delimiter.findall(before)) % 2 == 1  # of a formula, where a letter is a variable
     return bool(
         P.touches_before.search(line)
@@ -47,15 +48,19 @@ def _touched(before: str, after: str) -> bool:
 # ---- words
 
 
-def read_boxes(text: str, last: int) -> Found:
+def read_boxes(text: str, last: int) -> Statement:
     """Read the last box and those that stand with it. There is nothing where it is not an answer."""
     box = box_at(text, last)
     if box is None:
-        return Found(())
-    (begin, end, content), contents, each = box, [box[2]], False
+        return Statement(())
+    begin, end, content = box
+    contents, each = [content], False
     for mark in reversed(list(P.box.finditer(text, max(0, begin - LONGEST), begin))):
         other = box_at(text, mark.start())
-        if other is None or other[1] > begin or not P.between.fullmatch(between := text[other[1] : begin]):
+        if other is None or other[1] > begin:
+            break
+        between = text[other[1] : begin]
+        if not P.between.fullmatch(between):
             break
         each |= re.search(r"\bor\b|^[\s$]*[,;]?[\s$]*$", between) is not None
         begin, contents = other[0], [other[2], *contents]
@@ -70,32 +75,33 @@ def read_boxes(text: str, last: int) -> Found:
         or (P.supposed.search(before) and re.search(r"[.!?]\s+\S", after))
         or _touched(P.prose_command.sub(" word ", before), P.prose_command.sub(" word ", after))
     ):
-        return Found(())
-    return _with_unit(Found((*contents[:-1], content), each), before, behind)
+        return Statement(())
+    return _with_unit(Statement((*contents[:-1], content), each), before, behind)
 
 
 def box_at(text: str, start: int) -> tuple[int, int, str] | None:
     """Return the begin, end and content of the box at `start`. None where it is not closed."""
     mark = P.box.match(text, start)
     opening = mark.end() if mark else start
-    if text.startswith("{", opening) and (end := closing_brace(text, opening)):
+    end = closing_brace(text, opening) if text.startswith("{", opening) else None
+    if end:
         return start, end + 1, text[opening + 1 : end]
     bare = P.unbraced.match(text, opening)
     return (start, bare.end(), bare[0]) if bare else None
 
 
-def _with_unit(statement: Found, before: str, after: str) -> Found:
+def _with_unit(statement: Statement, before: str, after: str) -> Statement:
     """Add the unit or scale next to the last box: a currency, "cm", "%", "million"."""
     *others, content = statement.answers
-    if money := re.search(r"(\\\$|[\u20ac\u00a3\u00a5])\s*$", before):
+    money = re.search(r"(\\\$|[\u20ac\u00a3\u00a5])\s*$", before)
+    if money:
         return statement._replace(answers=(*others, f"{money[1]}{content}"))
     unit = plain(P.unit_end.split(after, maxsplit=1)[0]).replace("$", " ")[:40].strip(" *_~")
-    if (word := unit.partition(" ")[0].casefold()) in SCALES:
+    word = unit.partition(" ")[0].casefold()
+    if word in SCALES:
         return statement._replace(scaled=f"{content} {word}")
     with_unit = f"{content} {unit}" if unit[:1].isalpha() else f"{content}{unit}"
     value, name = without_unit(with_unit) or ("", None)
-    return (
-        statement._replace(answers=(*others, with_unit))
-        if name and value == content and not content.isalpha()
-        else statement
-    )
+    if name and value == content and not content.isalpha():
+        return statement._replace(answers=(*others, with_unit))
+    return statement

@@ -25,10 +25,47 @@ _REPLACED = [
     ("\\text{m}", "\\text{}"),
 ]
 _REMOVED = [
-    *("square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points"),
-    *("feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students"),
-    *("childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3"),
-    *("\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
+    "square",
+    "ways",
+    "integers",
+    "dollars",
+    "mph",
+    "inches",
+    "hours",
+    "km",
+    "units",
+    "\\ldots",
+    "sue",
+    "points",
+    "feet",
+    "minutes",
+    "digits",
+    "cents",
+    "degrees",
+    "cm",
+    "gm",
+    "pounds",
+    "meters",
+    "meals",
+    "edges",
+    "students",
+    "childrentickets",
+    "multiples",
+    "\\text{s}",
+    "\\text{.}",
+    "\\text{\ns}",
+    "\\text{}^2",
+    "\\text{}^3",
+    "\\text{\n}",
+    "\\text{}",
+    "\\mathrm{th}",
+    "^\\circ",
+    "^{\\circ}",
+    "\\;",
+    ",\\!",
+    "{,}",
+    '"',
+    "\\dots",
 ]
 _UNWRAPPED = [
     (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
@@ -41,11 +78,12 @@ _UNWRAPPED = [
 
 def minerva(text: str, right: str, boxes: bool) -> tuple[bool, str | None]:
     """Return whether a text is right, and what was read. With `boxes` one counts where there is no "Answer:"."""
-    found = _ANSWER.findall(text[-300:])
-    answer = _normal(found[-1] if found else _INVALID)
-    if boxes and answer == _INVALID and (box := _last_box(text[-100:])) is not None:
+    answers = _ANSWER.findall(text[-300:])
+    answer = _normal(answers[-1] if answers else _INVALID)
+    box = _last_box(text[-100:]) if boxes and answer == _INVALID else None
+    if box is not None:
         return box == right, box
-    return answer == _normal(right), answer if found else None
+    return answer == _normal(right), answer if answers else None
 
 
 def _last_box(text: str) -> str | None:

@@ -24,7 +24,7 @@ import re
 from typing import Literal
 
 from .answers import without_unit
-from .boxes import LONGEST, Found, box_at, read_boxes
+from .boxes import LONGEST, Statement, box_at, read_boxes
 from .lexicon import WORDS, P, in_english
 from .notation import plain
 from .quantities import changes, number
@@ -54,7 +54,7 @@ def without_thinking(text: str, thinking: Thinking = None) -> str:
 # ---- statements
 
 
-def final_answer(text: str, thinking: Thinking = None) -> Found | None:
+def final_answer(text: str, thinking: Thinking = None) -> Statement | None:
     r"""Find the last statement of an answer in a text. None where it gives none.
 
     `thinking="opened"`: the prompt ended in an opened block of thinking.
@@ -63,26 +63,33 @@ def final_answer(text: str, thinking: Thinking = None) -> Found | None:
     text = without_thinking(whole, thinking)
     finished = text != whole and whole.endswith(text)  # behind a closed thought all was meant to be read
     text = (text[-REACH:] if text.isascii() else P.drawn.sub(" ", text[-REACH:])).rstrip()
-    if text.endswith((">", "`")) and (end := P.end_marks.search(text, max(0, len(text) - 2 * LONGEST))):
+    end = P.end_marks.search(text, max(0, len(text) - 2 * LONGEST)) if text.endswith((">", "`")) else None
+    if end:
         text = text[: end.start()]
     text = P.display_ends.sub("", text)
     place, statement = _last_statement(text, finished)
     if statement is not None and not statement.answers:
         return None
     line = _last_line(text, place)
-    return Found((line,)) if line else statement
+    return Statement((line,)) if line else statement
 
 
-def _last_statement(text: str, finished: bool) -> tuple[int, Found | None]:
+def _last_statement(text: str, finished: bool) -> tuple[int, Statement | None]:
     """Find the place and the content of the last statement. One that is taken back has no content."""
-    weak: tuple[int, Found | None] = (-1, None)
-    for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
+    weak: tuple[int, Statement | None] = (-1, None)
+    for start in (
+        max(0, len(text) - 2 * LONGEST),
+        0,
+    ):  # most stand near the end; what is near is looked at twice
         window = text[start:].lower()
         foreign = any(word in window for word in [*WORDS["answer"], "\u9009"])
-        marks = list((P.statement_in_any_language if foreign else P.statement).finditer(text, start))[-50:]
-        boxes = [box for mark in marks if mark["box"] and (box := box_at(text, mark.start()))]
+        marks = list((P.statement_in_any_language if foreign else P.statement).finditer(text, start))[
+            -50:
+        ]
+        boxes = [box_at(text, mark.start()) for mark in marks if mark["box"]]
         for mark in reversed(marks):
-            place = max((begin for begin, end, _ in boxes if begin <= mark.start() < end), default=None)
+            begins = [box[0] for box in boxes if box and box[0] <= mark.start() < box[1]]
+            place = max(begins, default=None)
             place = mark.start() if mark["box"] and place is None else place
             statement = _stated(text, mark, finished) if place is None else read_boxes(text, place)
             if (
@@ -90,13 +97,15 @@ def _last_statement(text: str, finished: bool) -> tuple[int, Found | None]:
                 and mark.lastgroup == "sentence"
                 and not P.at_once.match(in_english(" ".join(statement.answers) or "7"))
             ):
-                weak = weak if weak[1] else (mark.start(), statement)  # "the answer is correct" takes nothing back
+                weak = (
+                    weak if weak[1] else (mark.start(), statement)
+                )  # "the answer is correct" takes nothing back
             elif statement is not None:
                 return mark.start(), statement
     return weak
 
 
-def _stated(text: str, mark: re.Match[str], finished: bool) -> Found | None:
+def _stated(text: str, mark: re.Match[str], finished: bool) -> Statement | None:
     """Read a statement without a box. It is empty if it is taken back; None: it states nothing."""
     place, kind = mark.start(), mark.lastgroup
     line, end = _line(text, mark)
@@ -104,23 +113,29 @@ def _stated(text: str, mark: re.Match[str], finished: bool) -> Found | None:
     step = kind == "hashes" and (
         not P.something.search(line or "") or (P.prose.search(line or "") and "\n" in after.strip())
     )
-    if not line or step or (kind in ("heading", "title") and not P.heading.fullmatch(before)):
+    if not line or step:
+        return None
+    if kind in ("heading", "title") and not P.heading.fullmatch(before):
         return None
     # Thai has no full stop.
     before = "" if kind in ("tag", "hashes") or "\u0e00" < mark[0][0] < "\u0e7f" else in_english(before)
     if kind in ("sentence", "says", "reversed"):
         first = finished or (len(text) < REACH and "\n\n" not in text[:place])
         begins = (P.soon if kind == "says" else P.at_once).match(in_english(line))
-        if not (kind == "sentence" or ("\\box" not in line and begins)) or not (
-            first or len(after.partition("\n\n")[2]) <= CLOSING
-        ):
+        if kind != "sentence" and ("\\box" in line or not begins):
+            return None
+        if not first and len(after.partition("\n\n")[2]) > CLOSING:
             return None
         if not finished and P.wait.search(in_english(after[: 2 * CLOSING])):
-            return Found(())
+            return Statement(())
     if P.about.search(before if kind != "sentence" else before + mark[0]) or P.mistaken.search(before):
         return None
-    denied = P.denied.search(before) or (kind in ("line", "label", "says") and changes(in_english(mark[0])))
-    return Found(()) if denied or P.taken_back.match(in_english(after[:LONGEST])) else Found((line,))
+    denied = P.denied.search(before) or (
+        kind in ("line", "label", "says") and changes(in_english(mark[0]))
+    )
+    if denied or P.taken_back.match(in_english(after[:LONGEST])):
+        return Statement(())
+    return Statement((line,))
 
 
 def _line(text: str, mark: re.Match[str]) -> tuple[str | None, int]:

@@ -37,15 +37,23 @@ def text_of(completion: str | list[dict[str, Any]]) -> str:
     if isinstance(completion, str):
         return completion
     if not isinstance(completion, list):
-        raise TypeError(f"a completion must be a text or a list of chat messages, got {reprlib.repr(completion)}")
+        raise TypeError(
+            f"a completion must be a text or a list of chat messages, got {reprlib.repr(completion)}"
+        )
     own = [message for message in completion if message.get("role", "assistant") == "assistant"]
     content = own[-1].get("content") if own else None
     if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if part.get("type", "text") == "text")
+        return "".join(
+            str(part.get("text") or "") for part in content if part.get("type", "text") == "text"
+        )
     return str(content or "")
 
 
-def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+def exact(
+    completions: list[Any],
+    answer: list[Any],
+    **columns: Any,
+) -> list[float]:
     """Return 1 if the completion is the answer, up to white space at the ends."""
     return [float(text_of(c).strip() == str(a).strip()) for c, a in zip(completions, answer, strict=True)]
 
@@ -54,13 +62,19 @@ def exact(completions: list[Any], answer: list[Any], **columns: Any) -> list[flo
 _NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
 
 
-def last_number(completions: list[Any], answer: list[Any], **columns: Any) -> list[float]:
+def last_number(
+    completions: list[Any],
+    answer: list[Any],
+    **columns: Any,
+) -> list[float]:
     """Return 1 if the last number in the completion equals the answer. 7, 7.0 and 007 are equal.
 
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
     answer that is not a number.
     """
-    return [float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
+    return [
+        float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)
+    ]
 
 
 def _number(answer: Any) -> Decimal:
@@ -76,10 +90,10 @@ def _number(answer: Any) -> Decimal:
 def read_number(text: str) -> Decimal | None:
     """Return the last number in a text. None if there is none."""
     text = text.replace("\N{MINUS SIGN}", "-")
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return None
-    last = found[-1]
+    last = numbers[-1]
     digits = last.group().replace(",", "")
     if digits.startswith("-") and last.start() and text[last.start() - 1].isalnum():
         digits = digits[1:]
@@ -95,7 +109,9 @@ def _golds(answer: list[Any] | None, columns: Mapping[str, Any]) -> Any:
             golds = [each.get("ground_truth") if isinstance(each, Mapping) else each for each in column]
             return [each if isinstance(each, list) else str(each) for each in golds]
     there = ", ".join(name for name, value in columns.items() if isinstance(value, list)) or "none"
-    raise ValueError(f"right answers must be in a column answer, ground_truth or solution; the columns are {there}")
+    raise ValueError(
+        f"right answers must be in a column answer, ground_truth or solution; the columns are {there}"
+    )
 
 
 def math_reward(
@@ -117,15 +133,25 @@ def math_reward(
     return [g.score for g in grades]
 
 
-def dapo_strict(completions: list[Any], answer: list[Any] | None = None, **columns: Any) -> list[float]:
+def dapo_strict(
+    completions: list[Any],
+    answer: list[Any] | None = None,
+    **columns: Any,
+) -> list[float]:
     """Return 1 where the public runs' scorer gives 1, and 0 for -1. Standardised in a group they are equal.
 
     It is the scorer `dapo-strict` of `bandpo.rewards`. Columns are those of `math_reward`.
     """
-    return [g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo-strict")]
+    return [
+        g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo-strict")
+    ]
 
 
-def dapo(completions: list[Any], answer: list[Any] | None = None, **columns: Any) -> list[float]:
+def dapo(
+    completions: list[Any],
+    answer: list[Any] | None = None,
+    **columns: Any,
+) -> list[float]:
     r"""Return 1 where `math_dapo` of verl 0.9.1 gives 1, and 0 for -1.
 
     It is the scorer `dapo` of `bandpo.rewards`: a \boxed{} counts where "Answer:" is missing.
@@ -134,7 +160,11 @@ def dapo(completions: list[Any], answer: list[Any] | None = None, **columns: Any
 
 
 def compute_score(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Score a response for verl by the scorer `math`. The form is that of verl's own `math_dapo`.
 
@@ -145,7 +175,11 @@ def compute_score(
 
 
 def compute_score_dapo_strict(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Score a response for verl by the public runs' scorer.
 
@@ -155,7 +189,11 @@ def compute_score_dapo_strict(
 
 
 def compute_score_dapo(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **settings: Any
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     r"""Score a response for verl as its own `math_dapo` does since 0.9.1.
 
@@ -181,32 +219,39 @@ def resolve(name: str) -> Reward:
     The names are `exact`, `last-number`, `math`, `dapo-strict` and `dapo`. Modules are looked for in the working
     directory too, last. Raises UserError if the function is unknown, or a library is missing.
     """
-    known = {"exact": exact, "last-number": last_number, "math": math_reward, "dapo-strict": dapo_strict, "dapo": dapo}
+    built_in = {
+        "exact": exact,
+        "last-number": last_number,
+        "math": math_reward,
+        "dapo-strict": dapo_strict,
+        "dapo": dapo,
+    }
     if name == "math":
         grade([], [])  # is math-verify there? Before the training, not in it
-    if name in known:
-        return guarded(known[name], name)
+    if name in built_in:
+        return guarded(built_in[name], name)
     module, colon, function = name.partition(":")
     if not colon:
-        names = ", ".join(map(repr, [*known, "reasoning-gym"]))
+        names = ", ".join(map(repr, [*built_in, "reasoning-gym"]))
         raise UserError(f"reward must be {names} or 'module:function', got {name!r}")
     look_in_working_directory()
     try:
         home = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever the module does when it is imported
         raise UserError(f"reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    found: Reward | None = getattr(home, function, None)
-    if found is None:
+    reward: Reward | None = getattr(home, function, None)
+    if reward is None:
         where = getattr(home, "__file__", module)
         raise UserError(f"reward {name!r} cannot be imported: {where} has no {function!r}")
-    if not callable(found):
-        raise UserError(f"reward {name!r} must be a function, got {type(found).__name__}")
-    return guarded(found, name)
+    if not callable(reward):
+        raise UserError(f"reward {name!r} must be a function, got {type(reward).__name__}")
+    return guarded(reward, name)
 
 
 def look_in_working_directory() -> None:
     """Find modules in the working directory too. It comes last, so that they replace no others."""
-    if (here := str(Path.cwd())) not in sys.path:
+    here = str(Path.cwd())
+    if here not in sys.path:
         sys.path.append(here)
 
 
@@ -219,11 +264,12 @@ def guarded(reward: Reward, name: str) -> Reward:
 
     @functools.wraps(reward)
     def call(completions: list[Any], **columns: Any) -> list[float | None]:
-        given = {"completions": completions, **columns}
+        arguments = {
+            key: list(value) if isinstance(value, list) else value
+            for key, value in {"completions": completions, **columns}.items()
+        }
         try:
-            values: Any = reward(
-                **{key: list(value) if isinstance(value, list) else value for key, value in given.items()}
-            )
+            values: Any = reward(**arguments)
             if inspect.iscoroutine(values):
                 values = _waited_for(values)
         except (Exception, SystemExit) as error:
@@ -259,22 +305,29 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     """Return the results of a reward as numbers. Raises RewardError."""
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
     try:
-        found = list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
-    except Exception:  # of a class of the reward's own it may be anything
-        found = values
-    if not isinstance(found, list) or len(found) != count:
-        raise RewardError(
-            f"{wanted}, got {f'a list of {len(found)}' if isinstance(found, list) else type(values).__name__}"
+        results = (
+            list(values)
+            if isinstance(values, tuple)
+            else values.tolist()
+            if hasattr(values, "tolist")
+            else values
         )
+    except Exception:  # of a class of the reward's own it may be anything
+        results = values
+    if not isinstance(results, list) or len(results) != count:
+        got = f"a list of {len(results)}" if isinstance(results, list) else type(values).__name__
+        raise RewardError(f"{wanted}, got {got}")
     numbers: list[float | None] = []
-    for value in found:
+    for value in results:
         try:
             number = float(value) if hasattr(value, "__float__") else None
         except Exception:  # 10**400, a tensor of several, or whatever a class of the reward's own raises
             number = None
         if value is not None and (number is None or abs(number) > _MOST):
             got = (
-                "an integer too large for a float" if isinstance(value, int) and number is None else reprlib.repr(value)
+                "an integer too large for a float"
+                if isinstance(value, int) and number is None
+                else reprlib.repr(value)
             )
             raise RewardError(
                 f"{wanted}, from -{_MOST:g} to {_MOST:g} (None or NaN where it does not apply), got {got} among them"

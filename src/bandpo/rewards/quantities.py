@@ -36,16 +36,19 @@ def number(text: str) -> Number | None:
         return None
     sign = P.leading_sign.match(text)[0]  # pyright: ignore[reportOptionalSubscript]
     text, places = text[len(sign) :], 0
-    if match := P.decimal_number.fullmatch(text):
-        whole, decimals, again, power, name = match.groups("")
+    decimal = P.decimal_number.fullmatch(text)
+    fraction = None if decimal else P.fraction_number.fullmatch(text)
+    if decimal:
+        whole, decimals, again, power, name = decimal.groups("")
         scale = SCALES.get(name.casefold(), 1)
         value = Fraction(f"{re.sub('[^0-9]', '', whole) or 0}.{decimals or 0}e{power or 0}") * scale
         value += Fraction(int(again or 0), 10 ** len(decimals) * (10 ** len(again) - 1 or 1))
         places = 0 if again else max(0, len(decimals) - int(power or 0) - len(str(scale)) + 1)
-    elif match := P.fraction_number.fullmatch(text):
-        whole, *parts = match.groups("")
+    elif fraction:
+        whole, *parts = fraction.groups("")
         above, below = (int(part.strip("{} ")) for part in parts if part)
-        value = int(whole or 0) + Fraction(above, below) if below and not (whole and min(above, below) < 0) else None
+        signed_part = whole and min(above, below) < 0  # 1 -1/2 is no number
+        value = int(whole or 0) + Fraction(above, below) if below and not signed_part else None
     else:
         words = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", re.sub("^half$", "a half", text.casefold()))
         words = re.sub(rf"({'|'.join(SCALES)})(?:,(?= )| and(?= \w))", r"\1", words)
@@ -63,7 +66,11 @@ def _whole(words: str) -> Any:
         if cut:
             above, below = _whole(re.sub("^an? ", "one ", before).strip()), _whole(after.strip())
             return above * scale + below if above and below is not None and below < scale else None
-    return Fraction(words) if re.fullmatch("[0-9]+(?:/[1-9][0-9]*)?", words) else (_BELOW_100 | {"": 0}).get(words)
+    return (
+        Fraction(words)
+        if re.fullmatch("[0-9]+(?:/[1-9][0-9]*)?", words)
+        else (_BELOW_100 | {"": 0}).get(words)
+    )
 
 
 def equal(one: Number, other: Number) -> bool:
@@ -94,27 +101,34 @@ def split_unit(text: str, letters: str = "") -> tuple[str, str | None]:
     `letters` are variables: "5 m" has no metres if m is one of them.
     """
     text = P.unit_fraction.sub(r" \1/\2", text.strip())
-    if (money := P.money.match(text)) and (money[0] != "$" or text.count("$") == 1):  # $42$ is a formula
+    money = P.money.match(text)
+    if money and (money[0] != "$" or text.count("$") == 1):  # $42$ is a formula
         value, unit = text[money.end() :].strip(), NUMBERS["signs"][money[0][-1]]
         rest, other = split_unit(value, letters)
         return (rest, unit) if other == unit or value.startswith(f"{rest}/") else (value, unit)
     for match in P.unit_begins.finditer(text, max(0, len(text) - 50)):
         start, end = match.span()
-        if start and text[start - 1] not in "+-*/^=(,<>&" and (unit := known_unit(text[end:], letters, start == end)):
+        if start == 0 or text[start - 1] in "+-*/^=(,<>&":
+            continue
+        unit = unit_name(text[end:], letters, start == end)
+        if unit:
             return text[:start].strip(), unit
     return text, None
 
 
-def known_unit(words: str, letters: str = "", joined: bool = False) -> str | None:
+def unit_name(words: str, letters: str = "", joined: bool = False) -> str | None:
     """Return the one name of a unit, such as "%" or "miles per hour". None for things that are counted."""
     if P.unit_sign.fullmatch(words):
         return next((unit for sign, unit in NUMBERS["signs"].items() if sign in words), "degree")
     words = re.sub(r"\s+(?:old|of age)$", "", words.replace(".", ""))
     parts = [
-        P.powered_unit.sub(lambda match: f"{match[2]}^{2 if match[1][0] == 's' else 3}", p) for p in P.per.split(words)
+        P.powered_unit.sub(lambda match: f"{match[2]}^{2 if match[1][0] == 's' else 3}", part)
+        for part in P.per.split(words)
     ]
     products = [re.split(r"\s*\\cdot\s*|(?<!\^)\s+(?!\^)", part.strip()) for part in parts]
-    names = [[_one_unit(name, letters, joined) for name in product] for product in products if product != [""]]
+    names = [
+        [_one_unit(name, letters, joined) for name in product] for product in products if product != [""]
+    ]
     if not 1 <= len(names) <= 2 or any(None in product for product in names):
         return None
     return "/".join(" ".join(sorted(product)) for product in names)
@@ -140,6 +154,6 @@ _CHANGING = {
 def changes(words: str) -> bool:
     """Check for a word that may change its neighbours."""
     tokens = re.findall(r"[a-z'-]+", words.casefold())
-    return bool(P.changing_phrase.search(" ".join(tokens))) or any(
+    return P.changing_phrase.search(" ".join(tokens)) is not None or any(
         word in _CHANGING or word.endswith("n't") for word in tokens
     )

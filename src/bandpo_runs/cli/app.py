@@ -40,7 +40,9 @@ class Grouped(TyperGroup):
         width = formatter.width - 6 - max(map(len, self.commands))
         for heading, names in HEADINGS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(width)) for name in names]
+                )
 
 
 app = Typer(
@@ -91,7 +93,9 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
                 "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}",
                 "; ",
                 *getattr(error, "__notes__", ()),  # what is kept
-                "the same command with --resume" if argv[:1] in (["lab"], ["train"]) else "the same command",
+                "the same command with --resume"
+                if argv[:1] in (["lab"], ["train"])
+                else "the same command",
                 " begins anew" if argv[:1] == ["demo"] else " goes on",
                 sep="",
                 file=err,
@@ -118,7 +122,9 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
     if "_BANDPO_COMPLETE" in os.environ:
         root(prog_name=name)  # Typer answers the shell, and ends the process
     if "" in argv:
-        raise UserError(f"what follows {[name, *argv][argv.index('')]!r} is empty; is a variable of the shell not set?")
+        raise UserError(
+            f"what follows {[name, *argv][argv.index('')]!r} is empty; is a variable of the shell not set?"
+        )
     try:
         with root.make_context(name, list(argv), obj=command) as ctx:
             return root.invoke(ctx) or 0
@@ -135,9 +141,13 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
 def line_of(error: Exception) -> str | None:
     """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
     text = " ".join(without_password(str(error)).split())
-    if isinstance(error, UserError) or text.startswith("Symlink loop"):  # as which pathlib tells one until Python 3.12
+    if isinstance(error, UserError) or text.startswith(
+        "Symlink loop"
+    ):  # as which pathlib tells one until Python 3.12
         return text
-    if "TemplateError" in (cls.__name__ for cls in type(error).__mro__):  # Jinja's, such as Gemma's of a system message
+    if "TemplateError" in (
+        cls.__name__ for cls in type(error).__mro__
+    ):  # Jinja's, such as Gemma's of a system message
         return f"the model's chat template refuses these messages: {text}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
@@ -158,7 +168,9 @@ class _Printable:
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self.rich_proxied_file = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")  # >&- leaves none
+        self.rich_proxied_file = stream or os.fdopen(
+            os.open(os.devnull, os.O_WRONLY), "w"
+        )  # >&- leaves none
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal does not have
 

@@ -25,42 +25,80 @@ Backend = Literal["auto", "vllm", "transformers", "openai"]
 Format = Literal["markdown", "latex"]
 _RESULTS = "Folders of bandpo eval, verl's folders of dumps, or files of answers"
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}.")]
-Result = functools.partial(Argument, help="Folder of bandpo eval or of dumps, or file of answers; LABEL=PATH names it.")
+Result = functools.partial(
+    Argument, help="Folder of bandpo eval or of dumps, or file of answers; LABEL=PATH names it."
+)
 Step = Annotated[int | None, Option(help="Step whose validation is read, of verl. [default: the last]")]
-Scorer = Annotated[str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")]
+Scorer = Annotated[
+    str | None, Option(help="Scorer whose grades are used. [default: the one of the evaluation]")
+]
 Columns = Annotated[
     list[Any] | None,
     Option("--column", parser=pair, metavar="ROLE=COLUMN", help="Column of a file, by its role."),
 ]
-Drop = Annotated[bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")]
-Template = Annotated[str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")]
-Copies = Annotated[Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")]
+Drop = Annotated[
+    bool, Option("--drop-incomplete", help="Leave out problems that have fewer answers than most.")
+]
+Template = Annotated[
+    str | None, Option(help="Text around a problem: paper, plain, boxed, or a text with {prompt}.")
+]
+Copies = Annotated[
+    Path | None, Option("--from", help="Folder with copies of the hub's data sets, as ORG/NAME.")
+]
 
 
 @app.command("eval")
 def evaluate(
     ctx: Context,
-    model: Annotated[str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")],
-    data: Annotated[list[str] | None, several("NAME", "Data sets. [default: those of the run, or of the lab]")] = None,
+    model: Annotated[
+        str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")
+    ],
+    data: Annotated[
+        list[str] | None, several("NAME", "Data sets. [default: those of the run, or of the lab]")
+    ] = None,
     n: Annotated[int, Option("-n", parser=count, help="Samples for each question.")] = 32,
     temperature: Annotated[float, Option(help="Temperature of sampling; 0 with -n 1 is greedy.")] = 1.0,
-    top_p: Annotated[float, Option(help="Sample from the likeliest tokens of this total probability.")] = 1.0,
+    top_p: Annotated[
+        float, Option(help="Sample from the likeliest tokens of this total probability.")
+    ] = 1.0,
     top_k: Annotated[int, Option(help="Sample from this many likeliest tokens; -1 takes all.")] = -1,
     max_tokens: Annotated[int, Option(parser=count, help="Length at which an answer is cut.")] = 4096,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
-    backend: Annotated[Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")] = "auto",
-    base_url: Annotated[str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")] = None,
-    concurrency: Annotated[int | None, Option(parser=count, help="Requests to a server at once. [default: 32]")] = None,
-    timeout: Annotated[float | None, Option(parser=seconds, help="Seconds for one answer. [default: 3600]")] = None,
-    body: Annotated[list[Any] | None, several("FIELD=VALUE", "Fields to add to a request.", setting)] = None,
-    batch_size: Annotated[int | None, Option(parser=count, help="Samples in one batch. [default: 64; CPU: 32]")] = None,
-    limit: Annotated[int | None, Option(parser=count, help="Use only the first questions of each data set.")] = None,
-    no_chat: Annotated[bool, Option("--no-chat", help="Send a question without the model's chat template.")] = False,
+    backend: Annotated[
+        Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")
+    ] = "auto",
+    base_url: Annotated[
+        str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, Option(parser=count, help="Requests to a server at once. [default: 32]")
+    ] = None,
+    timeout: Annotated[
+        float | None, Option(parser=seconds, help="Seconds for one answer. [default: 3600]")
+    ] = None,
+    body: Annotated[
+        list[Any] | None, several("FIELD=VALUE", "Fields to add to a request.", setting)
+    ] = None,
+    batch_size: Annotated[
+        int | None, Option(parser=count, help="Samples in one batch. [default: 64; CPU: 32]")
+    ] = None,
+    limit: Annotated[
+        int | None, Option(parser=count, help="Use only the first questions of each data set.")
+    ] = None,
+    no_chat: Annotated[
+        bool, Option("--no-chat", help="Send a question without the model's chat template.")
+    ] = False,
     template: Template = None,
     copies: Copies = None,
-    scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one that fits the data]")] = None,
-    label: Annotated[str | None, Option(help="Name in tables. [default: the rule of a run, or the path]")] = None,
-    output: Annotated[Path | None, Option("-o", "--output", help="Folder. [default: runs/eval/NAME]")] = None,
+    scorer: Annotated[
+        str | None, Option(help="Scorer of answers. [default: the one that fits the data]")
+    ] = None,
+    label: Annotated[
+        str | None, Option(help="Name in tables. [default: the rule of a run, or the path]")
+    ] = None,
+    output: Annotated[
+        Path | None, Option("-o", "--output", help="Folder. [default: runs/eval/NAME]")
+    ] = None,
 ) -> None:
     """Sample answers from a model, and score them.
 
@@ -98,11 +136,17 @@ def evaluate(
 @app.command(epilog=COLUMNS)
 def score(
     results: Results,
-    scorer: Annotated[str | None, Option(help="Scorer of answers. [default: the one of the evaluation]")] = None,
-    k: Annotated[list[int] | None, several("K", "Values of k in pass@k. [default: all samples]", count, "-k")] = None,
+    scorer: Annotated[
+        str | None, Option(help="Scorer of answers. [default: the one of the evaluation]")
+    ] = None,
+    k: Annotated[
+        list[int] | None, several("K", "Values of k in pass@k. [default: all samples]", count, "-k")
+    ] = None,
     column: Columns = None,
     drop_incomplete: Drop = False,
-    wrong: Annotated[int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")] = None,
+    wrong: Annotated[
+        int | None, Option(parser=count, metavar="N", help="Show N of the answers judged wrong.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Grade answers, and print the scores.
@@ -151,19 +195,26 @@ def compare(
         json.dumps(data if len(data) > 1 else data[0], indent=1)
         if as_json
         else "\n\n".join(
-            [head + wrapped(comparison_text(*each, width())) for head, each in zip(heads, compared, strict=True)]
+            [
+                head + wrapped(comparison_text(*each, width()))
+                for head, each in zip(heads, compared, strict=True)
+            ]
         )
     )
 
 
 @app.command(epilog=COLUMNS)
 def table(
-    results: Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")],
+    results: Annotated[
+        list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")
+    ],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
     form: Annotated[
         Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
     ] = None,
-    k: Annotated[int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")] = None,
+    k: Annotated[
+        int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")
+    ] = None,
     scorer: Scorer = None,
     step: Step = None,
     column: Columns = None,
@@ -180,7 +231,9 @@ def table(
 
     inputs = [split_label(text)[1] for text in results]
     if output is not None and output.resolve() in [path.resolve() for path in inputs]:
-        raise UserError(f"--output must be another file than those that are read, {', '.join(map(str, inputs))}")
+        raise UserError(
+            f"--output must be another file than those that are read, {', '.join(map(str, inputs))}"
+        )
     if output is not None and output.suffix.lower() in (
         ".html",
         ".htm",
@@ -202,7 +255,9 @@ def table(
         print(output)
 
 
-def _columns(texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool) -> dict[str, str]:
+def _columns(
+    texts: list[str], pairs: list[tuple[str, str]] | None, drop_incomplete: bool
+) -> dict[str, str]:
     """Return the columns of a file of answers. Raises UserError if no input has any."""
     from ..evals.results import files_at, split_label
     from ..files.logs import is_log
@@ -226,10 +281,18 @@ def prepare(
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
     copies: Copies = None,
     template: Template = None,
-    against: Annotated[list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")] = None,
-    as_published: Annotated[bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")] = False,
-    prompt: Annotated[str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")] = None,
-    answer: Annotated[str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")] = None,
+    against: Annotated[
+        list[str] | None, several("NAME", "Drop training rows that are in these sets or files.")
+    ] = None,
+    as_published: Annotated[
+        bool, Option("--as-published", help="Keep duplicates and leaks; only count them.")
+    ] = False,
+    prompt: Annotated[
+        str | None, Option(metavar="COLUMN", help="Column of problems. [default: prompt]")
+    ] = None,
+    answer: Annotated[
+        str | None, Option(metavar="COLUMN", help="Column of answers. [default: answer]")
+    ] = None,
     answer_from: Annotated[
         Literal["hashes", "box"] | None,
         Option(help="Take answers from solutions: after ####, or in \\boxed{}."),
@@ -243,7 +306,9 @@ def prepare(
     ] = False,
     config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
     split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
-    evaluation: Annotated[bool, Option("--evaluation", help="Prepare an evaluation set; it drops fewer rows.")] = False,
+    evaluation: Annotated[
+        bool, Option("--evaluation", help="Prepare an evaluation set; it drops fewer rows.")
+    ] = False,
 ) -> None:
     """Make Parquet files that verl and TRL read, with a report.
 

@@ -37,8 +37,12 @@ Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of ru
 @app.command(epilog=RULES)
 def explain(
     rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
-    p: Annotated[list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)] = None,
-    vs: Annotated[Any, Option(parser=objective, metavar="RULE", help="Second rule, to show beside the first.")] = None,
+    p: Annotated[
+        list[float] | None, several("P", "Old probabilities. [default: 0.001 to 0.99]", probability)
+    ] = None,
+    vs: Annotated[
+        Any, Option(parser=objective, metavar="RULE", help="Second rule, to show beside the first.")
+    ] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.doctor import MORE, ONCE, OUTSIDE
@@ -47,12 +51,18 @@ def explain(
 
     try:
         rules = [objective(rule), *([] if vs is None else [vs])]
-        trainers = [(trainers_that_run(each), trainers_that_run(each, anchor="sampler")) for each in rules]
+        trainers = [
+            (trainers_that_run(each), trainers_that_run(each, anchor="sampler")) for each in rules
+        ]
         print(wrapped(explain(rules[0], p or [], vs, width())))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
     yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
-    print(wrapped(f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."))
+    print(
+        wrapped(
+            f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."
+        )
+    )
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
     for name, (by_default, at_sampler) in zip(names, trainers, strict=False):
         _show_trainers(name, by_default, at_sampler)
@@ -60,20 +70,30 @@ def explain(
 
 def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, str]) -> None:
     """Print the trainers that run a rule, and why others do not: "" is no reason."""
-    from bandpo.integrations import HOSTS
+    from bandpo.integrations import TRAINERS
 
     able = [host for host, why in by_default.items() if not why]
-    more = [f"{host} ({HOSTS[host].sampler})" for host, why in by_default.items() if why and not at_sampler[host]]
+    more = [
+        f"{host} ({TRAINERS[host].sampler})"
+        for host, why in by_default.items()
+        if why and not at_sampler[host]
+    ]
     also = f"; with the sampler as anchor also in {', '.join(more)}" if more else ""
     print(wrapped(f"\n{name} runs in: {', '.join(able) or 'no trainer'}{also}."))
     reasons = {host: why.replace(host, "the trainer") for host, why in at_sampler.items() if why}
     for reason in dict.fromkeys(reasons.values()):
-        print(wrapped(f"  not in {', '.join(host for host in reasons if reasons[host] == reason)}: {reason}"))
+        print(
+            wrapped(
+                f"  not in {', '.join(host for host in reasons if reasons[host] == reason)}: {reason}"
+            )
+        )
 
 
 @app.command()
 def methods(
-    name: Annotated[str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")] = None,
+    name: Annotated[
+        str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")
+    ] = None,
 ) -> None:
     """List all methods, and how to write a rule.
 
@@ -82,18 +102,21 @@ def methods(
     if name is not None:
         return explain(name)
     from bandpo.losses.nodes import methods as every_method
-    from bandpo.losses.notation import allowed
+    from bandpo.losses.notation import describe_interval
     from bandpo.trust_regions.nodes import kinds, usage
 
     widths, columns = (max(len(each.name) for each in every_method()), 10, 23), min(width(), 80)
 
     def row(name: str, paper: str, average: str, words: str) -> None:
-        start = "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True)) + "  "
+        start = (
+            "  ".join(cell.ljust(size) for cell, size in zip((name, paper, average), widths, strict=True))
+            + "  "
+        )
         print(textwrap.fill(words, columns, initial_indent=start, subsequent_indent=" " * len(start)))
 
     row("name", "arXiv", "average", "what it allows")
     for each in every_method():
-        text = allowed(each.objective) or each.objective.trust_region.label
+        text = describe_interval(each.objective) or each.objective.trust_region.label
         for long, short in (
             ("a token's ratio may go ", "ratio "),
             ("a token of probability ", "p "),
@@ -102,15 +125,19 @@ def methods(
             text = text.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", text)
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
-    words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
-    print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
+    words = ", ".join(map(usage, kinds()))
+    print(
+        textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  ")
+    )
 
 
 @app.command(epilog=LOGS)
 def watch(
     runs: Runs,
     html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
-    every: Annotated[float, Option(parser=seconds, metavar="SECONDS", help="Time between two looks.")] = 2.0,
+    every: Annotated[
+        float, Option(parser=seconds, metavar="SECONDS", help="Time between two looks.")
+    ] = 2.0,
     silent: Annotated[
         float,
         Option(
@@ -128,14 +155,18 @@ def watch(
     """
     from .show_watch import watch_and_show
 
-    watch_and_show(runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
+    watch_and_show(
+        runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json
+    )
 
 
 @app.command(epilog=LOGS)
 def report(
     runs: Runs,
     output: Annotated[Path, Page("-o", "--output", help="Page to write.")] = Path("report.html"),
-    baseline: Annotated[str | None, Option(help="Label to compare with. [default: what begins with GRPO]")] = None,
+    baseline: Annotated[
+        str | None, Option(help="Label to compare with. [default: what begins with GRPO]")
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Compare runs on one self-contained HTML page.
@@ -158,11 +189,19 @@ def calibrate(
         list[Path],
         Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder."),
     ],
-    rate: Annotated[float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")] = None,
-    match: Annotated[Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")] = None,
+    rate: Annotated[
+        float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")
+    ] = None,
+    match: Annotated[
+        Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")
+    ] = None,
     cut: Annotated[bool, Option("--cut", help="Count only tokens that lose their gradient.")] = False,
-    rule: Annotated[list[Any] | None, several("RULE", "Rules to calibrate. [default: seven]", region)] = None,
-    parameter: Annotated[list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")] = None,
+    rule: Annotated[
+        list[Any] | None, several("RULE", "Rules to calibrate. [default: seven]", region)
+    ] = None,
+    parameter: Annotated[
+        list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")
+    ] = None,
     old: Annotated[str | None, column("old log-probabilities")] = None,
     new: Annotated[str | None, column("current log-probabilities")] = None,
     advantage: Annotated[str | None, column("advantages")] = None,

@@ -30,7 +30,9 @@ def calibrate_and_show(
     if rate is not None and match is not None:
         raise UserError("--rate and --match exclude each other; leave out one")
     if options["parameter"] and len(rules or []) != 1:
-        raise UserError(f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}")
+        raise UserError(
+            f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}"
+        )
     tokens = read_tokens(files, columns)
     calibration = calibrate(tokens, rules, rate=rate, match=match, **options)
     if as_json:
@@ -99,7 +101,11 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
     for rule in calibration.rules:
         for note in (*rule.notes, *([f"not found: {rule.why}."] if rule.why else [])):
             console.print(f"{rule.label}, {_fields(rule)}: {note}", soft_wrap=True)
-    nodes = [rule.measured.node for rule in calibration.rules if rule.measured and rule.measured.node is not None]
+    nodes = [
+        rule.measured.node
+        for rule in calibration.rules
+        if rule.measured and rule.measured.node is not None
+    ]
     if nodes:
         console.print(
             "\n".join(

@@ -44,7 +44,9 @@ def score_and_show(
         n = min(graded.score.shape[-1] for graded in result.graded)
         if ks and max(ks) > n:
             raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
-        results += [(part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])]
+        results += [
+            (part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])
+        ]
     if as_json:
         print(
             json.dumps(
@@ -70,7 +72,9 @@ def score_and_show(
         if samples and not any(graded.score.any() for graded in result.graded):
             remarks += [nothing_right(samples, result.scorer)]
         elif samples or scorer:  # and no column of a file, whose grades may come from elsewhere
-            remarks += _unread(result, summaries, Counter(sample.data for sample in samples if sample.error))
+            remarks += _unread(
+                result, summaries, Counter(sample.data for sample in samples if sample.error)
+            )
         for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
         for row in _wrong(result, wrong):
@@ -84,7 +88,9 @@ def score_and_show(
 
 def _wrong(result: Result, most: int) -> list[Summary]:
     """Choose answers judged wrong, evenly spread over the problems."""
-    places = [(graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()]
+    places = [
+        (graded, i, j) for graded in result.graded for i, j in np.argwhere(graded.score == 0).tolist()
+    ]
     rows: list[Summary] = []
     for graded, i, j in places[:: max(1, len(places) // max(1, most))][:most]:
         question, right = graded.questions[i]
@@ -94,7 +100,13 @@ def _wrong(result: Result, most: int) -> list[Summary]:
         if graded.status is not None:
             status = graded.status[i, j]
         else:
-            status = "what was read is not recorded" if graded.answers is None else "unparsed" if read is None else "ok"
+            status = (
+                "what was read is not recorded"
+                if graded.answers is None
+                else "unparsed"
+                if read is None
+                else "ok"
+            )
         rows.append(
             {
                 "data": graded.data,
@@ -111,8 +123,12 @@ def _wrong(result: Result, most: int) -> list[Summary]:
 def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
     counts = list(dict.fromkeys(summary["samples"] for summary in summaries))
     drawn = f" in {result.source}: {' or '.join(map(str, counts))} {'sample' if counts == [1] else 'samples'} a prompt"
-    drawn += f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
-    drawn += f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
+    drawn += (
+        f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
+    )
+    drawn += (
+        f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
+    )
     console.print(result.label, style="bold", end="", soft_wrap=True)
     console.print(f"{drawn}; scorer {result.scorer}", soft_wrap=True)
     rows: list[list[str]] = []
@@ -126,7 +142,10 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
     rows.append(
         [
             "  sampling only",
-            *(_brackets(summary[f"mean@{summary['samples']}"]["sampling_error"]) for summary in summaries),
+            *(
+                _brackets(summary[f"mean@{summary['samples']}"]["sampling_error"])
+                for summary in summaries
+            ),
         ]
     )
     for k in dict.fromkeys(ks or counts):

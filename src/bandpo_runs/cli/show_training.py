@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
-from bandpo.losses.notation import in_words
+from bandpo.losses.notation import describe
 from bandpo.rewards.functions import look_in_working_directory, text_of
 
 from ..config.recipe import RunConfig, build, merge, read_settings
@@ -66,8 +66,12 @@ def compare_and_show(
         began = time.monotonic()
         done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
         total = sum(job.config.rounds for job in jobs)
-        heads = [_LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")]
-        with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:  # rows are lines enough
+        heads = [
+            _LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
+        ]
+        with Progress(
+            "rounds", total, sum(done.values()), pause=math.inf
+        ) as progress:  # rows are lines enough
 
             def on_row(job: Job, row: dict[str, Any]) -> None:
                 console.print("\n".join([*heads, _lab_row(job, row)]), soft_wrap=True)
@@ -111,12 +115,16 @@ def train_and_show(
     try:
         _train(recipe, settings, resume, command, changed_data)
     except UserError:
-        if not processes.is_first():  # an error of all is said once: the end of the first process ends the others
+        if (
+            not processes.is_first()
+        ):  # an error of all is said once: the end of the first process ends the others
             time.sleep(_PATIENCE)
         raise
 
 
-def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool) -> None:
+def _train(
+    recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool
+) -> None:
     look_in_working_directory()  # for a rule or a reward of the user
     node, lines = read_settings(recipe, settings), []
     if "scene" not in node and node.get("model") != "lab":
@@ -134,8 +142,10 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     # The libraries' notices to programmers would drown the rows.
     warnings.simplefilter("ignore", FutureWarning)
     steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
-    console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
-    console.print(f"{in_words(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
+    console.print(
+        Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}")
+    )
+    console.print(f"{describe(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
     if config.data.source == "largest-of-three":
         console.print("It learns to name the largest of three numbers of two digits, and nothing else.")
     for line in lines:
@@ -184,13 +194,19 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
 
 
 def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:
-    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}" if row["round"] else "before"]
+    parts = [
+        f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"
+        if row["round"]
+        else "before"
+    ]
 
     def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
         parts.extend([f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else [])
 
     def add_score(before: str, key: str) -> None:
-        add(f"{before}right", key, 1, 100, " %") if config.reward in ACCURACIES else add(f"{before}reward", key)
+        add(f"{before}right", key, 1, 100, " %") if config.reward in ACCURACIES else add(
+            f"{before}reward", key
+        )
 
     add_score("held-out ", "eval/reward")
     if any(key.startswith("eval/") for key in row):
@@ -232,7 +248,9 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
 
         console.print(f"Curves: {write_report([folder], folder / 'report.html', trust=True)}")
     except (ModuleNotFoundError, UserError) as error:
-        console.print(f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}")
+        console.print(
+            f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}"
+        )
     rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
     other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
     console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
@@ -258,10 +276,14 @@ def _show_held_out(before: dict[str, Any], after: dict[str, Any], config: RunCon
         unit = "" if not is_share else " points" if signed else " %"
         return f"{numbers[0]}{unit} [{numbers[1]}, {numbers[2]}]"
 
-    both = [number for number in before["scores"] if number in after["scores"]]  # a reward may not apply to some
+    both = [
+        number for number in before["scores"] if number in after["scores"]
+    ]  # a reward may not apply to some
     gain = training_runs([after["scores"][number] - before["scores"][number] for number in both])
     name, count = "Right" if is_share else "Reward", len(both)
-    then, now = (written(of_questions([each["scores"][number] for number in both])) for each in (before, after))
+    then, now = (
+        written(of_questions([each["scores"][number] for number in both])) for each in (before, after)
+    )
     console.print(
         f"\n{name} on {count} held-out questions: {then} before, {now} after: {written(gain, '+')}.",
         soft_wrap=True,

@@ -27,7 +27,9 @@ from ..statistics.curves import mean_of_known
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 _MOST_LINE = 60  # columns of a curve
-_PAUSE = 50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
+_PAUSE = (
+    50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
+)
 # The columns of the table of several runs; those at the end go where room is short.
 _COLUMNS = (
     "reward",
@@ -177,7 +179,11 @@ def _line(run: WatchedRun) -> str:
         [
             run.label,
             run.now,
-            *(f"{name} {_last(PANELS[name], run)}" for name in names if not math.isnan(PANELS[name].last(run))),
+            *(
+                f"{name} {_last(PANELS[name], run)}"
+                for name in names
+                if not math.isnan(PANELS[name].last(run))
+            ),
             *([run.standing] if run.state != "running" else []),
             *([run.on_collapse] if run.collapsed else []),
             *run.notes,
@@ -209,7 +215,9 @@ def _curve(y: np.ndarray, width: int) -> str:
     means = [mean_of_known(part) for part in np.array_split(y, min(width, len(y)))]
     low, high = np.nanmin(means), np.nanmax(means)
     spread, blocks = high - low or 1.0, _BLOCKS if console.encoding.startswith("utf") else _ASCII
-    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) / spread * 7)] for mean in means)
+    return "".join(
+        " " if math.isnan(mean) else blocks[round((mean - low) / spread * 7)] for mean in means
+    )
 
 
 def _short(text: str, most: int) -> str:

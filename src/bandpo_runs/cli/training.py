@@ -22,7 +22,9 @@ MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 def demo(
     ctx: Context,
     uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
-    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")] = "32",
+    seeds: Annotated[
+        Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")
+    ] = "32",
     out: Annotated[
         Path | None,
         Page(
@@ -85,14 +87,26 @@ def demo(
 @app.command(epilog=RULES)
 def lab(
     ctx: Context,
-    scene: Annotated[Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")] = "tail",
+    scene: Annotated[
+        Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")
+    ] = "tail",
     methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
-    seeds: Annotated[Any, Option(parser=seed_list, metavar="N|A,B,...", help="Number of seeds, or a list.")] = "2",
-    rounds: Annotated[int | None, Option(help="Rounds of sampling and training. [default: the scene's]")] = None,
+    seeds: Annotated[
+        Any, Option(parser=seed_list, metavar="N|A,B,...", help="Number of seeds, or a list.")
+    ] = "2",
+    rounds: Annotated[
+        int | None, Option(help="Rounds of sampling and training. [default: the scene's]")
+    ] = None,
     lr: Annotated[float | None, Option(help="Learning rate. [default: the scene's]")] = None,
-    jobs: Annotated[int | None, Option(parser=count, help="Runs at the same time. [default: all cores]")] = None,
-    output: Annotated[Path, Option("-o", "--output", help="Folder for the runs and the report.")] = Path("runs/lab"),
-    tokens: Annotated[bool, Option("--tokens", help="Write every token too, for bandpo calibrate.")] = False,
+    jobs: Annotated[
+        int | None, Option(parser=count, help="Runs at the same time. [default: all cores]")
+    ] = None,
+    output: Annotated[Path, Option("-o", "--output", help="Folder for the runs and the report.")] = Path(
+        "runs/lab"
+    ),
+    tokens: Annotated[
+        bool, Option("--tokens", help="Write every token too, for bandpo calibrate.")
+    ] = False,
     resume: Annotated[bool, Option("--resume", help="Continue an interrupted comparison.")] = False,
 ) -> None:
     """Train a tiny model under several rules, and compare them.
@@ -141,14 +155,18 @@ def train(
         str | None,
         Option(help="Scorer: exact, last-number, math, or module:function. [default: by the answers]"),
     ] = None,
-    rule: Annotated[str | None, Option(metavar="RULE", help="Method or rule. [default: band:kl:0.05]")] = None,
+    rule: Annotated[
+        str | None, Option(metavar="RULE", help="Method or rule. [default: band:kl:0.05]")
+    ] = None,
     lora: Annotated[bool, Option("--lora", help="Train LoRA of rank 16 instead of all weights.")] = False,
     rounds: Annotated[int | None, Option(help="Rounds of sampling and training.")] = None,
     output: Annotated[
         str | None,
         Option("-o", "--output", metavar="FOLDER", help="Folder of the run. [default: runs/MODEL/RULE]"),
     ] = None,
-    resume: Annotated[bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")] = False,
+    resume: Annotated[
+        bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")
+    ] = False,
     changed_data: Annotated[
         bool,
         Option(
@@ -205,7 +223,9 @@ def verl(
         list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
     ] = None,
     command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
-    plan: Annotated[bool, Option("--plan", help="Estimate memory, time and disk instead of starting.")] = False,
+    plan: Annotated[
+        bool, Option("--plan", help="Estimate memory, time and disk instead of starting.")
+    ] = False,
     seeds: Annotated[
         Any,
         Option(

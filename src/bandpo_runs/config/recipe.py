@@ -76,7 +76,10 @@ class DataConfig(_Node):
         if key and getattr(self, key) is None:
             raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
         for name, field in type(self).model_fields.items():
-            if name not in {"source", "eval_path", *_USED[self.source]} and getattr(self, name) != field.default:
+            if (
+                name not in {"source", "eval_path", *_USED[self.source]}
+                and getattr(self, name) != field.default
+            ):
                 raise ValueError(f"{name} is set, but data.source {self.source!r} does not use it")
         if self.eval_size and self.eval_path is not None:
             raise ValueError("eval_size and eval_path are two sets to evaluate on; keep one")
@@ -120,7 +123,9 @@ class RunConfig(_Node):
     lora: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     shared_prompts: pydantic.StrictBool = False
     threads: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
-    tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(default=None, ge=0, le=1)
+    tokens_share: pydantic.StrictFloat | pydantic.StrictInt | None = pydantic.Field(
+        default=None, ge=0, le=1
+    )
     stop_if_not_finite: pydantic.StrictBool = True
     trainer: dict[str, Any] = {}
     _method: str | None = None
@@ -153,27 +158,42 @@ class RunConfig(_Node):
                 raise UserError(f"trainer.{key} must be a positive number, got {settings.get(key)!r}")
         product, by = settings[factors[0]] * settings[factors[1]], settings[divisor]
         if product % by:
-            raise UserError(f"trainer: {' x '.join(factors)} = {product} must be a multiple of {divisor} = {by}")
+            raise UserError(
+                f"trainer: {' x '.join(factors)} = {product} must be a multiple of {divisor} = {by}"
+            )
         return product // by
 
     @pydantic.model_validator(mode="after")
     def _together(self) -> RunConfig:
-        for name, value in (("model", self.model), ("data.source", self.data.source), ("reward", self.reward)):
+        for name, value in (
+            ("model", self.model),
+            ("data.source", self.data.source),
+            ("reward", self.reward),
+        ):
             if (value == "lab") != (self.scene is not None):
                 raise ValueError(
                     f"{name} is {value!r} and scene is {self.scene!r}; set all of model, data.source and reward, or "
                     "none of them for the lab"
                 )
-        evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in ("no", None)
+        evaluates = self.trainer.get("eval_on_start") or self.trainer.get("eval_strategy", "no") not in (
+            "no",
+            None,
+        )
         if evaluates and not self.data.eval_size and self.data.eval_path is None:
-            raise ValueError("trainer.eval_strategy or eval_on_start needs data.eval_size or data.eval_path")
+            raise ValueError(
+                "trainer.eval_strategy or eval_on_start needs data.eval_size or data.eval_path"
+            )
         if self.data.eval_path is not None and not evaluates:
-            raise ValueError("data.eval_path needs trainer.eval_strategy and eval_steps, or trainer.eval_on_start")
+            raise ValueError(
+                "data.eval_path needs trainer.eval_strategy and eval_steps, or trainer.eval_on_start"
+            )
         return self
 
     def to_yaml(self) -> str:
         """Return the resolved recipe as YAML."""
-        return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100)
+        return yaml.safe_dump(
+            self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=100
+        )
 
 
 # The trainer's settings that have a key of their own here.
@@ -234,7 +254,9 @@ def put(node: dict[str, Any], key: str, value: Any) -> None:
     for i, parent in enumerate(parents):
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
-            raise UserError(f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping")
+            raise UserError(
+                f"{key} cannot be set: {'.'.join(parents[: i + 1])} is {node!r}, not a mapping"
+            )
     node[last] = value
 
 

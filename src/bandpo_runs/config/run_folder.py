@@ -53,7 +53,9 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
     compared = {*stored, *now} - {"output", "stop_if_not_finite"}
     different = sorted(key for key in compared if stored.get(key, {}) != now.get(key, {}))
     if different:
-        raise UserError(f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones")
+        raise UserError(
+            f"{folder} was started with other settings ({', '.join(different)}); resume with the same ones"
+        )
 
 
 def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str | None:
@@ -63,14 +65,22 @@ def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str 
     """
     before = read_info(folder).get("data") if (folder / "run.json").exists() else now
     if before is None:
-        return f"{folder / 'run.json'} has no checksum of the data, so a change of them cannot be seen" if now else None
+        return (
+            f"{folder / 'run.json'} has no checksum of the data, so a change of them cannot be seen"
+            if now
+            else None
+        )
     different = ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
     if different and not changed:
         raise UserError(
             f"{different} changed since {folder} was started, so it would go on as another training; put back what was "
             "there, or resume by --changed-data if the change is meant"
         )
-    return f"{different} changed since {folder} was started; it goes on with what is there now" if different else None
+    return (
+        f"{different} changed since {folder} was started; it goes on with what is there now"
+        if different
+        else None
+    )
 
 
 def check_free(folder: Path) -> None:

@@ -10,7 +10,9 @@ from bandpo.errors import UserError, nearest
 
 # What may stand in mappings whose keys go on to a loader or a sampler; with the values where these could name code. The
 # keys of other mappings are those of a schedule, a chat template, or a plan of sharding.
-_CHECKPOINTING = dict.fromkeys(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"], ())
+_CHECKPOINTING = dict.fromkeys(
+    ["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"], ()
+)
 ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
     "model_init_kwargs": {
         "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -73,7 +75,9 @@ def check_mappings(trainer: Mapping[str, Any]) -> None:
                     f"{nearest(str(name), list(allowed))}"
                 )
             if allowed[name] and value not in allowed[name]:
-                raise UserError(f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {value!r}")
+                raise UserError(
+                    f"trainer.{key}.{name} must be one of {', '.join(allowed[name])}, got {value!r}"
+                )
 
 
 def check_attention(config: Any) -> None:
@@ -101,7 +105,11 @@ _SENDING = (
 
 def sent_away(trainer: Mapping[str, Any]) -> list[str]:
     """Return the settings with which a run may send data to other machines."""
-    return [f"{key}={trainer[key]}" for key in _SENDING if trainer.get(key) not in (None, False, [], "none", ["none"])]
+    return [
+        f"{key}={trainer[key]}"
+        for key in _SENDING
+        if trainer.get(key) not in (None, False, [], "none", ["none"])
+    ]
 
 
 # eos_token and pad_token are none.
@@ -120,7 +128,11 @@ def secret_in(node: Any, above: str = "") -> str | None:
             inner = secret_in(value, f"{name}.")
             if inner is not None:
                 return inner
-        elif isinstance(value, str) and value and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value)):
+        elif (
+            isinstance(value, str)
+            and value
+            and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value))
+        ):
             return name
     return None
 
@@ -129,7 +141,9 @@ def blanked(node: Any) -> Any:
     """Replace what looks like a secret by ***, for pages and files that others read."""
     if isinstance(node, Mapping):
         return {
-            key: "***" if isinstance(value, str) and value and _SECRET.fullmatch(str(key)) else blanked(value)
+            key: "***"
+            if isinstance(value, str) and value and _SECRET.fullmatch(str(key))
+            else blanked(value)
             for key, value in node.items()
         }
     if isinstance(node, list):

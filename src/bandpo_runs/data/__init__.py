@@ -2,4 +2,6 @@
 
 from ..faces import lazily
 
-__getattr__ = lazily(__name__, {"evaluation_set": "question_sets", "prepare": "preparation", "rows_and_reward": "rows"})
+__getattr__ = lazily(
+    __name__, {"evaluation_set": "question_sets", "prepare": "preparation", "rows_and_reward": "rows"}
+)

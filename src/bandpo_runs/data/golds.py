@@ -20,7 +20,9 @@ HASHES, BOX = "####", r"\boxed"  # marks of the answer in a solution
 # Fields that hold the answer where a cell holds more than that.
 _FIELDS = ("ground_truth", "answer", "final_answer", "gold", "target", "reference", "value")
 _PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a", "na"}
-_CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")  # how a list or mapping begins that was written as text
+_CONTAINER = re.compile(
+    r"array\(|[\[{]\s*(\{\s*)?['\"]"
+)  # how a list or mapping begins that was written as text
 _SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
 _BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
 _IN_UNITS = re.compile(r"(-?[\d.,/]+)\s*\((?!mod\b)[^\W\d_][^()]*\)")
@@ -61,7 +63,9 @@ def gold_fault(text: str) -> str | None:
         return "answer is a placeholder (proof, notfound, nan, None)"
     if _CONTAINER.match(text):
         return "answer is a list or mapping written as text"
-    return solution_fault(text) or (f"answer of more than {LONGEST} characters" if len(text) > LONGEST else None)
+    return solution_fault(text) or (
+        f"answer of more than {LONGEST} characters" if len(text) > LONGEST else None
+    )
 
 
 def solution_fault(text: str) -> str | None:
@@ -100,7 +104,9 @@ def _one(value: Any) -> tuple[str, bool]:
             return value, False  # [1, 2] is an interval, or a list that is the answer
         text, _ = _one(unpacked)
         if any(unicodedata.category(letter) == "Cc" for letter in text):
-            raise ValueError("answer is a list or mapping written as text, with characters that were lost")
+            raise ValueError(
+                "answer is a list or mapping written as text, with characters that were lost"
+            )
         return text, True
     if isinstance(value, int | float):
         return str(value), False

@@ -56,7 +56,11 @@ class Settings:
 
 
 def prepare(
-    sources: Sequence[Source], output: Path, settings: Settings | None = None, *, say: _Say = lambda line: None
+    sources: Sequence[Source],
+    output: Path,
+    settings: Settings | None = None,
+    *,
+    say: _Say = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
     """Make the files of some data sets, with a report.md. Returns their accounts, by name of the file.
 
@@ -71,7 +75,9 @@ def prepare(
     names = [source.file for source in sources]
     if len(set(names)) < len(names):
         twice = max(names, key=names.count)
-        raise UserError(f"two data sets would be written to {twice}.parquet; prepare them into different folders")
+        raise UserError(
+            f"two data sets would be written to {twice}.parquet; prepare them into different folders"
+        )
     done: dict[str, dict[str, Any]] = {}
     against = {name: name for name in settings.against}
     leaks, earlier = Leaks([]), Earlier()
@@ -125,11 +131,15 @@ def _make(
         if not stays:
             earlier.setdefault(same_text(problem.full_text), (problem.answer, source.name))
     if not prepared:
-        why = "; ".join([_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())])
+        why = "; ".join(
+            [_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())]
+        )
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
     faults = findings.dropped + findings.kept_though
     warnings = warnings_of(source, findings.read, faults)
-    checked = {f"rows with a problem of {name}": faults[f"holds a problem of {name}"] for name in leaks.names}
+    checked = {
+        f"rows with a problem of {name}": faults[f"holds a problem of {name}"] for name in leaks.names
+    }
     account = {
         "rows": len(prepared),
         **vars(findings),
@@ -190,7 +200,9 @@ def collect(
     selected: dict[int, Problem] = {}
     for index, row in enumerate(_counted(rows, source.name)):
         findings.read = index + 1
-        if source.levels is not None and row.get("level") not in range(source.levels[0], source.levels[1] + 1):
+        if source.levels is not None and row.get("level") not in range(
+            source.levels[0], source.levels[1] + 1
+        ):
             findings.dropped["level outside {} to {}".format(*source.levels)] += 1
             continue
         problem = problem_of(source, row, index, padded=as_published)
@@ -217,7 +229,9 @@ def collect(
             first.setdefault(text, problem)
             continue
         other = first.get(text)
-        if what == _CONTRADICTION and isinstance(other, Problem):  # nobody here can say which answer is right
+        if what == _CONTRADICTION and isinstance(
+            other, Problem
+        ):  # nobody here can say which answer is right
             findings.fault(what, other, f"answer {quoted(other.answer)}")
             del selected[other.index]
         if what != "duplicate":
@@ -236,7 +250,9 @@ def _objection(
         return same, answer
     if same is not None:
         return (
-            "duplicate" if without_looks(same.answer) == without_looks(problem.answer) else _CONTRADICTION,
+            "duplicate"
+            if without_looks(same.answer) == without_looks(problem.answer)
+            else _CONTRADICTION,
             f"{answer}, of row {same.index}",
         )
     texts = dict.fromkeys([problem.text, problem.full_text])
@@ -294,7 +310,9 @@ def _prepared(source: Source, problem: Problem, template: str) -> dict[str, Any]
 
 def _write(rows: list[dict[str, Any]], account: Mapping[str, Any], path: Path) -> None:
     try:
-        table = pyarrow.Table.from_pylist(rows, schema=SCHEMA.with_metadata({"bandpo": json.dumps(account)}))
+        table = pyarrow.Table.from_pylist(
+            rows, schema=SCHEMA.with_metadata({"bandpo": json.dumps(account)})
+        )
     except UnicodeEncodeError as error:  # of half a character, which no file can hold
         raise UserError(f"{path}: {error}") from None
     written = pyarrow.BufferOutputStream()
@@ -312,7 +330,12 @@ def account_of(path: Path) -> dict[str, Any] | None:
 
 def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
     """Write what became of every row of the files in a folder, as Markdown."""
-    text = ["# Prepared data", "", "| file | read | rows | dropped | put right | SHA-256 |", "|---" * 6 + "|"]
+    text = [
+        "# Prepared data",
+        "",
+        "| file | read | rows | dropped | put right | SHA-256 |",
+        "|---" * 6 + "|",
+    ]
     for path, account in accounts.items():
         sums = [sum(account[kind].values()) for kind in ("dropped", "corrected")]
         numbers = " | ".join(f"{each:,}" for each in (account["read"], account["rows"], *sums))
@@ -332,7 +355,12 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    titles = {"Checked": "checked", "Dropped": "dropped", "Found and kept": "kept_though", "Put right": "corrected"}
+    titles = {
+        "Checked": "checked",
+        "Dropped": "dropped",
+        "Found and kept": "kept_though",
+        "Put right": "corrected",
+    }
     return {title: account[key] for title, key in titles.items() if account.get(key)}
 
 

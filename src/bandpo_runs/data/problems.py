@@ -88,7 +88,11 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
             raise UserError(
                 f"{source.name} needs the columns {source.problem!r} and {source.answer!r}, and has no {path!r}; row "
                 f"{index + 1} has {', '.join(row)}"
-                + ("" if source.name in SOURCES else f"; bandpo data prepare {source.name} --{what} COLUMN names it")
+                + (
+                    ""
+                    if source.name in SOURCES
+                    else f"; bandpo data prepare {source.name} --{what} COLUMN names it"
+                )
             )
     value, messages = value_at(row, source.problem), None
     changes: list[tuple[str, str]] = []
@@ -100,7 +104,9 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
         messages = [{key: each[key] for key in ("role", "content")} for each in value]
         length = max((i for i, each in enumerate(messages, 1) if each["role"] == "user"), default=0)
         if 0 < length < len(messages):
-            changes.append(("messages behind the last user message taken off", quoted(messages[length]["content"])))
+            changes.append(
+                ("messages behind the last user message taken off", quoted(messages[length]["content"]))
+            )
             messages = messages[:length]
         value = messages[-1]["content"] if length else ""
     elif not isinstance(value, str | None):
@@ -128,7 +134,8 @@ def are_messages(thing: Any) -> TypeGuard[Messages]:
         isinstance(thing, list)
         and bool(thing)
         and all(
-            isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in ("role", "content"))
+            isinstance(each, Mapping)
+            and all(isinstance(each.get(key), str) for key in ("role", "content"))
             for each in thing
         )
     )
@@ -147,7 +154,9 @@ def messages_of(source: Source, problem: Problem, template: str) -> Messages:
         if template == TEMPLATES["paper" if source.instructed else "plain"]:
             return problem.messages
         if not source.instructed:
-            raise UserError(f"{source.name}: its problems are chat messages already, so a template has no place")
+            raise UserError(
+                f"{source.name}: its problems are chat messages already, so a template has no place"
+            )
     return [{"role": "user", "content": template.replace("{prompt}", problem.text)}]
 
 

@@ -22,7 +22,9 @@ from .sources import SOURCES, find, warnings_of
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-LONGEST = 1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
+LONGEST = (
+    1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
+)
 
 _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
@@ -66,20 +68,25 @@ def read(
     elif spec != "lab" and recipe != path and not recipe.is_file():
         question_set = evaluation_set(spec, template=template, copies=copies)
     elif template is not None:
-        raise UserError(f"{spec} has a template of its own; --template is for other data, got {template!r}")
+        raise UserError(
+            f"{spec} has a template of its own; --template is for other data, got {template!r}"
+        )
     elif spec == "lab":
         question_set = _lab()
     else:
         # Without its rule: that has nothing to do with the questions, and may be a module to import.
         question_set = _held_out(
-            build({key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}), spec
+            build({key: value for key, value in read_recipe(recipe).items() if key != "trust_region"}),
+            spec,
         )
     questions = question_set.questions[:limit]
     return replace(question_set, questions=questions if chat else list(map(_as_text, questions)))
 
 
 def _lab() -> QuestionSet:
-    return _distinct("lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab")
+    return _distinct(
+        "lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab"
+    )
 
 
 def _task(spec: str, template: str) -> QuestionSet:
@@ -108,7 +115,8 @@ def _held_out(config: RunConfig, name: str) -> QuestionSet:
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
     rows: list[Any] = [
-        (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {}) for row in held_out.to_list()
+        (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {})
+        for row in held_out.to_list()
     ]
     metadata: dict[str, Any] = {"path": data.path}
     if data.source == "reasoning_gym":
@@ -138,7 +146,9 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
         UserError: it cannot be found or read, has a row without a problem or an answer, or two answers to a problem.
     """
     sources = find(name)
-    sources = [source for source in sources if source.use == "evaluation"] if len(sources) > 1 else sources
+    sources = (
+        [source for source in sources if source.use == "evaluation"] if len(sources) > 1 else sources
+    )
     if len(sources) != 1:
         names = ", ".join(each.name for each in sources)
         raise UserError(f"{name} is {len(sources)} evaluation sets ({names}); name one")
@@ -157,7 +167,9 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
             faults[problem.fault] += 1
         prepared = value_at(row, "extra_info.problem")  # of a file that `prepare` wrote
         if isinstance(prepared, str):
-            problem = replace(problem, text=prepared, messages=problem.messages if template is None else None)
+            problem = replace(
+                problem, text=prepared, messages=problem.messages if template is None else None
+            )
         more = {"data_source": row.get("data_source") or source.data_source}
         rows.append((messages_of(source, problem, text), problem.answer, more))
     if not rows:
@@ -172,14 +184,22 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
 
 
 def _distinct(
-    name: str, rows: _Rows, scorer: str, metadata: Mapping[str, Any] | None = None, warnings: Sequence[str] = ()
+    name: str,
+    rows: _Rows,
+    scorer: str,
+    metadata: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> QuestionSet:
     """Keep each question once. A repeated one would count as independent in every interval."""
     questions: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
         question = Question(name, len(questions), content, str(answer), more)
-        parts = [content] if isinstance(content, str) else [str(message.get("content")) for message in content]
+        parts = (
+            [content]
+            if isinstance(content, str)
+            else [str(message.get("content")) for message in content]
+        )
         size = sum(map(len, parts))
         if size > LONGEST:
             raise UserError(

@@ -88,13 +88,21 @@ def rows_in(whole: Mapping[str, Any] | list[Any]) -> tuple[str, list[dict[str, A
     if isinstance(whole, list):
         for number, row in enumerate(whole, 1):
             if not isinstance(row, dict):
-                raise UserError(f"row {number} must be an object with names and values, got {shortened(row)}")
+                raise UserError(
+                    f"row {number} must be an object with names and values, got {shortened(row)}"
+                )
         return "", whole
     lists = {name: _objects(value) for name, value in [("", whole), *whole.items()]}
     lists = {name: rows for name, rows in lists.items() if rows}
     if len(lists) != 1:
-        has = "no list of objects is among them" if not lists else f"{' and '.join(lists)} are lists of objects"
-        raise UserError(f"one object, with the keys {', '.join(list(whole)[:20])}; {has}, where one is expected")
+        has = (
+            "no list of objects is among them"
+            if not lists
+            else f"{' and '.join(lists)} are lists of objects"
+        )
+        raise UserError(
+            f"one object, with the keys {', '.join(list(whole)[:20])}; {has}, where one is expected"
+        )
     return lists.popitem()
 
 
@@ -102,7 +110,9 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a list, or by number in an object. Messages are none."""
     if isinstance(value, dict):
         value = [each for name, each in value.items() if name.isdecimal()]
-    is_rows = isinstance(value, list) and all(isinstance(each, dict) and "role" not in each for each in value)
+    is_rows = isinstance(value, list) and all(
+        isinstance(each, dict) and "role" not in each for each in value
+    )
     return value if is_rows else []
 
 
@@ -142,7 +152,9 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
 }
 
 
-_COPIED = "--from copies; for data.eval_path, the file that `bandpo data prepare` writes with --from copies"
+_COPIED = (
+    "--from copies; for data.eval_path, the file that `bandpo data prepare` writes with --from copies"
+)
 
 
 def hub_rows(hub: str, config: str | None, split: str, then: str = _COPIED) -> tuple[Rows, str | None]:
@@ -187,7 +199,9 @@ def files_on_disk(source: Source, copies: Path | None) -> list[Path]:
     folder = copies / source.hub
     # As datasets' own push_to_hub lays them out: CONFIG/SPLIT-*, or data/SPLIT-* where there is one configuration.
     for place in [folder / source.config] if source.config else [folder / "data", folder]:
-        files = sorted(path for path in place.glob(f"{source.split}*") if path.suffix in _READERS and path.is_file())
+        files = sorted(
+            path for path in place.glob(f"{source.split}*") if path.suffix in _READERS and path.is_file()
+        )
         if files:
             return files
     raise UserError(
@@ -231,10 +245,14 @@ def reasoning_gym_items(
     try:
         import reasoning_gym
     except ImportError:
-        raise UserError(f"{name} {task!r} needs the package: pip install 'bandpo[reasoning-gym]'") from None
+        raise UserError(
+            f"{name} {task!r} needs the package: pip install 'bandpo[reasoning-gym]'"
+        ) from None
     options = {"seed": 0, **options}
     try:
         made = reasoning_gym.create_dataset(task, size=size, **options)
     except Exception as error:
-        raise UserError(f"{name} {task!r} with options {options}: {' '.join(str(error).split())}") from error
+        raise UserError(
+            f"{name} {task!r} with options {options}: {' '.join(str(error).split())}"
+        ) from error
     return list(made), made.score_answer

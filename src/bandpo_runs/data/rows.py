@@ -30,7 +30,9 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
         UserError: as there, or the reward is unknown.
     """
     if config.reward == "reasoning-gym" and config.data.source != "reasoning_gym":
-        raise UserError(f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}")
+        raise UserError(
+            f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}"
+        )
     reward = None if config.reward in ("lab", "reasoning-gym") else resolve(config.reward)
     rows, held_out, own = read_rows(config)
     if reward is None:
@@ -134,7 +136,9 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
     try:
         return Dataset.from_list(shaped, on_mixed_types="use_json")
     except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        raise UserError(f"data.path {path!r} does not fit a table: {' '.join(str(error).split())}") from error
+        raise UserError(
+            f"data.path {path!r} does not fit a table: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
@@ -162,6 +166,9 @@ def _reasoning_gym(data: DataConfig, count: int) -> tuple[Dataset, Reward]:
     ]
 
     def score(completions: list[Any], item: list[int], **columns: Any) -> list[float]:
-        return [float(score_answer(text_of(c).strip(), items[i])) for c, i in zip(completions, item, strict=True)]
+        return [
+            float(score_answer(text_of(c).strip(), items[i]))
+            for c, i in zip(completions, item, strict=True)
+        ]
 
     return Dataset.from_list(rows), score

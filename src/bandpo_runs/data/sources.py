@@ -63,13 +63,24 @@ _CONTEST = {"use": "evaluation", "integers": True}
 # Rows are those of the data sets' cards; of MATH 12,500 less MATH-500; of the contests those of the paper too.
 _KNOWN = (
     Source(
-        "dapo-math-17k", "open-r1/DAPO-Math-17k-Processed", problem="source_prompt", config="all", rows=17_398, **_DAPO
+        "dapo-math-17k",
+        "open-r1/DAPO-Math-17k-Processed",
+        problem="source_prompt",
+        config="all",
+        rows=17_398,
+        **_DAPO,
     ),
-    Source("dapo-math-17k-raw", "BytedTsinghua-SIA/DAPO-Math-17k", problem="prompt", rows=1_791_700, **_DAPO),
+    Source(
+        "dapo-math-17k-raw", "BytedTsinghua-SIA/DAPO-Math-17k", problem="prompt", rows=1_791_700, **_DAPO
+    ),
     Source("math-levels-3-5", "nlile/hendrycks-MATH-benchmark", rows=12_000, levels=(3, 5)),
     Source("gsm8k-train", "openai/gsm8k", rows=7_473, **_GSM8K),
-    Source("aime24", "HuggingFaceH4/aime_2024", file="aime2024", data_source="aime_2024", rows=30, **_CONTEST),
-    Source("aime25", "yentinglin/aime_2025", file="aime2025", data_source="aime_2025", rows=30, **_CONTEST),
+    Source(
+        "aime24", "HuggingFaceH4/aime_2024", file="aime2024", data_source="aime_2024", rows=30, **_CONTEST
+    ),
+    Source(
+        "aime25", "yentinglin/aime_2025", file="aime2025", data_source="aime_2025", rows=30, **_CONTEST
+    ),
     # The prefix of its key sends it to verl's math_dapo scorer.
     Source(
         "amc23",
@@ -130,11 +141,15 @@ def find(
         }
         for option, value in options.items():
             if value:
-                raise UserError(f"{option} does not go with {name}: it is for data that bandpo does not know")
+                raise UserError(
+                    f"{option} does not go with {name}: it is for data that bandpo does not know"
+                )
         return [SOURCES[each] for each in listed]
     is_file = Path(name).is_file() or name.endswith((".jsonl", ".json", ".csv", ".parquet"))
     if is_file and (config or split):
-        raise UserError(f"--config and --split are for data sets of the hub, got {config or split!r} for file {name}")
+        raise UserError(
+            f"--config and --split are for data sets of the hub, got {config or split!r} for file {name}"
+        )
     common: dict[str, Any] = {
         "problem": prompt or "prompt",
         "answer": answer or "answer",
@@ -156,7 +171,11 @@ def find(
 
 def warnings_of(source: Source, read: int, faults: Mapping[str, int]) -> list[str]:
     """Warn of unexpected numbers of rows, and of unusable problems and answers."""
-    out = [f"{counted(count, 'row')}: {what}" for what, count in faults.items() if what.startswith(("answer", "no "))]
+    out = [
+        f"{counted(count, 'row')}: {what}"
+        for what, count in faults.items()
+        if what.startswith(("answer", "no "))
+    ]
     if source.rows not in (None, read):
         out = [f"{counted(read, 'row')}, expected {source.rows:,}", *out]
     return [f"{source.name}: {warning}" for warning in out]

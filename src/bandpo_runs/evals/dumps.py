@@ -30,7 +30,9 @@ from .samples import Sample, content_of
 _ASSISTANT = ("assistant", "model")
 _EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
 Names = Mapping[str, str]  # of columns, by role; none of a form whose roles are known
-_Answers = list[tuple[Any, Any]]  # a score and what was read or, for a scorer, a text and the right answer
+_Answers = list[
+    tuple[Any, Any]
+]  # a score and what was read or, for a scorer, a text and the right answer
 
 
 def read_dump(
@@ -62,7 +64,9 @@ def read_dump(
     if not rows:
         raise UserError(f"{paths[0]}: empty; expected an answer a row")
     columns = columns or {}
-    by, names, answers = of_form(paths[0], rows, columns) or _by_role(paths[0], rows, columns, scorer, say)
+    by, names, answers = of_form(paths[0], rows, columns) or _by_role(
+        paths[0], rows, columns, scorer, say
+    )
     # A column that names the score is read by now.
     metrics = [] if scorer else chosen(paths[0], answers, None if names else columns.get("score"), say)
     graders = {by + metric: metric for metric in metrics} or {scorer or "math": None}
@@ -75,7 +79,13 @@ def read_dump(
 
 
 def _read(
-    path: Path, rows: Sequence[Row], names: Names, grader: str, metric: str | None, drop_incomplete: bool, say: Say
+    path: Path,
+    rows: Sequence[Row],
+    names: Names,
+    grader: str,
+    metric: str | None,
+    drop_incomplete: bool,
+    say: Say,
 ) -> Iterator[Graded]:
     """Read answers by role, with their scores by a metric. None: the grader is a scorer, which grades the texts."""
     problem, wanted = "problem" if "problem" in rows[0] else "prompt", "score" if metric else "response"
@@ -90,7 +100,11 @@ def _read(
         data = check_text(str(row.get("data") or "answers"), "the name")
         key, gold = _hash(row[problem]), row.get("answer")
         question, first = questions.setdefault((data, key), (row.get("prompt", row[problem]), gold))
-        if is_gold and None not in (first, gold) and without_looks(str(first)) != without_looks(str(gold)):
+        if (
+            is_gold
+            and None not in (first, gold)
+            and without_looks(str(first)) != without_looks(str(gold))
+        ):
             raise UserError(
                 f"{where}: two right answers, {shortened(first)} and {shortened(gold)}, to the question "
                 f"{shortened(question)}; {_TELL_APART}"
@@ -128,7 +142,9 @@ def _by_role(
     used = {*names.values()}
     # Such as symbolic_correct and correctness_math_verify.
     verdicts = [
-        name for name in rows[0] if "correct" in name.lower() and rows[0][name] is not None and name not in used
+        name
+        for name in rows[0]
+        if "correct" in name.lower() and rows[0][name] is not None and name not in used
     ]
     if scorer or "score" in names:
         verdicts = [] if scorer else [names["score"]]
@@ -142,7 +158,9 @@ def _by_role(
                 f"{_listed(rows[0])}. --column {role}=COLUMN names it"
                 + (", or --scorer math grades the responses" if role == "score" else "")
             )
-    inner = [f"{role} {name}" for role, name in names.items() if name not in rows[0] and role not in columns]
+    inner = [
+        f"{role} {name}" for role, name in names.items() if name not in rows[0] and role not in columns
+    ]
     if inner:
         say(f"read: {', '.join(inner)}")
     made = [{role: value_at(row, name) for role, name in names.items()} for row in rows]
@@ -159,7 +177,9 @@ def _names(path: Path, rows: Sequence[Row], columns: Mapping[str, str]) -> dict[
     """Return the column of each role that has one."""
     for role, name in columns.items():
         if role not in NAMES:
-            raise UserError(f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}")
+            raise UserError(
+                f"--column must name one of {', '.join(NAMES)}, got {role!r}{nearest(role, list(NAMES))}"
+            )
         if name not in rows[0] and value_at(rows[0], name) is None:
             raise UserError(
                 f"{path} has no column {name!r} (--column {role}={name}){nearest(name, list(rows[0]))}; it has "
@@ -167,7 +187,9 @@ def _names(path: Path, rows: Sequence[Row], columns: Mapping[str, str]) -> dict[
             )
     names = dict(columns)
     for role in ("answer", "response", "extracted", "score", "prompt", "problem", "data"):
-        used = [name for other, name in names.items() if {role, other} != {"prompt", "response"}]  # of messages both
+        used = [
+            name for other, name in names.items() if {role, other} != {"prompt", "response"}
+        ]  # of messages both
         name = column_of(rows[0], role, used, 1 if role in ("problem", "data") else 4)
         if role not in names and name:
             names[role] = name
@@ -182,7 +204,11 @@ def _before_answer(messages: Any) -> Any:
     """Return the messages before the last of the assistant, which is the answer."""
     if not isinstance(messages, list):
         return messages
-    own = [i for i, each in enumerate(messages) if isinstance(each, Mapping) and each.get("role") in _ASSISTANT]
+    own = [
+        i
+        for i, each in enumerate(messages)
+        if isinstance(each, Mapping) and each.get("role") in _ASSISTANT
+    ]
     return messages[: max(own, default=None)]
 
 
@@ -196,7 +222,9 @@ def _told_apart(rows: Sequence[dict[str, Any]], ids: Sequence[Any]) -> bool:
     texts have.
     """
     texts = [(row.get("data"), _hash(row.get("prompt"))) for row in rows]
-    by_text, by_id = (Counter(Counter(each).values()) for each in (texts, zip(texts, map(str, ids), strict=True)))
+    by_text, by_id = (
+        Counter(Counter(each).values()) for each in (texts, zip(texts, map(str, ids), strict=True))
+    )
     if "prompt" in rows[0] and (len(by_text) == 1 or [by_text.most_common(1)[0][0]] != list(by_id)):
         return False
     for row, id in zip(rows, ids, strict=True):
@@ -214,8 +242,12 @@ def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _A
             if fault:
                 raise ValueError(fault)
     except ValueError as error:
-        raise UserError(f"{where}: {names.get('answer', 'answer')!r} is {shortened(value)}: {error}") from None
-    return [(text, gold) for text in texts_of(response, f"{where}: {names.get('response', 'response')!r}")]
+        raise UserError(
+            f"{where}: {names.get('answer', 'answer')!r} is {shortened(value)}: {error}"
+        ) from None
+    return [
+        (text, gold) for text in texts_of(response, f"{where}: {names.get('response', 'response')!r}")
+    ]
 
 
 def texts_of(cell: Any, where: str) -> list[str]:
@@ -233,7 +265,13 @@ def texts_of(cell: Any, where: str) -> list[str]:
     if isinstance(cell, str | int | float) and not isinstance(cell, bool):
         return [str(cell)]
     if isinstance(cell, Mapping) and "role" not in cell:
-        for key in ("choices", "body", "message", "messages", "text"):  # of servers, of batches, and of vLLM
+        for key in (
+            "choices",
+            "body",
+            "message",
+            "messages",
+            "text",
+        ):  # of servers, of batches, and of vLLM
             if cell.get(key) is not None:
                 return texts_of(cell[key], where)
         if "content" in cell:
@@ -242,7 +280,9 @@ def texts_of(cell: Any, where: str) -> list[str]:
     if parts and all(isinstance(part, Mapping) and "role" in part for part in parts):
         own = [message for message in parts if message["role"] in _ASSISTANT]
         if not own:
-            raise UserError(f"{where} has no message of the assistant, but {shortened(parts)}; {_EXPECTED}")
+            raise UserError(
+                f"{where} has no message of the assistant, but {shortened(parts)}; {_EXPECTED}"
+            )
         return [content_of(own[-1].get("content"), where)]
     if isinstance(cell, list) and len({isinstance(part, Mapping) for part in parts}) < 2:
         if parts and all(isinstance(part, Mapping) and "type" in part for part in parts):
@@ -255,13 +295,25 @@ def _scores(row: Row, names: Names, where: str, value: Any, read: Any) -> _Answe
     """Return the scores in a row, 1.0 or 0.0, each with what was read."""
     scores, name = value if isinstance(value, list) else [value], names.get("score", "score")
     read = (
-        read if isinstance(read, list) else [read] if len(scores) == 1 or not is_missing(read) else [None] * len(scores)
+        read
+        if isinstance(read, list)
+        else [read]
+        if len(scores) == 1 or not is_missing(read)
+        else [None] * len(scores)
     )
     texts = row.get("response") if names and isinstance(value, list) else None
-    if isinstance(texts, list) and len(texts) != len(scores) and all(isinstance(text, str) for text in texts):
-        raise UserError(f"{where}: {names['response']!r} has {len(texts)} texts, {name!r} has {len(scores)}")
+    if (
+        isinstance(texts, list)
+        and len(texts) != len(scores)
+        and all(isinstance(text, str) for text in texts)
+    ):
+        raise UserError(
+            f"{where}: {names['response']!r} has {len(texts)} texts, {name!r} has {len(scores)}"
+        )
     if len(read) != len(scores):
-        raise UserError(f"{where}: {names.get('extracted')!r} has {len(read)} values, {name!r} has {len(scores)}")
+        raise UserError(
+            f"{where}: {names.get('extracted')!r} has {len(read)} values, {name!r} has {len(scores)}"
+        )
     right = [is_right(value) for value in scores]
     if None in right:
         raise UserError(
@@ -273,7 +325,9 @@ def _scores(row: Row, names: Names, where: str, value: Any, read: Any) -> _Answe
 
 def _hash(problem: Any) -> str:
     """Hash a text or messages as a question of an evaluation folder is hashed."""
-    plain = json.loads(json.dumps(problem, default=str)) if isinstance(problem, list | dict) else str(problem)
+    plain = (
+        json.loads(json.dumps(problem, default=str)) if isinstance(problem, list | dict) else str(problem)
+    )
     return Question("", 0, plain, "").id
 
 
@@ -292,7 +346,11 @@ def _even(data: str, problems: Mapping[str, _Answers], say: Say) -> Mapping[str,
 
 
 def _graded(
-    data: str, problems: Mapping[str, _Answers], grader: str, is_text: bool, questions: Sequence[tuple[Any, Any]]
+    data: str,
+    problems: Mapping[str, _Answers],
+    grader: str,
+    is_text: bool,
+    questions: Sequence[tuple[Any, Any]],
 ) -> Graded:
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
@@ -303,7 +361,10 @@ def _graded(
         )
         flat = [(grade.score, grade.answer if grade.status == "ok" else None) for grade in grades]
     is_read = is_text or not all(is_missing(text) for _, text in flat)
-    read = [None if is_missing(text) or text in ("", "[INVALID]", "[invalid]") else str(text) for _, text in flat]
+    read = [
+        None if is_missing(text) or text in ("", "[INVALID]", "[invalid]") else str(text)
+        for _, text in flat
+    ]
     answers = np.array(read, object).reshape(shape) if is_read else None
     return Graded(
         data=data,

@@ -120,10 +120,20 @@ def read_questions(folder: Path, metadata: EvalMetadata) -> list[Question]:
     path = folder / "prompts.jsonl"
     questions = [Question.of(row) for row in read_json_lines(path, _Question)[0]]
     for name in dict.fromkeys([*metadata["data"], *(question.data for question in questions)]):
-        own, recorded = [question for question in questions if question.data == name], metadata["data"].get(name)
+        own, recorded = (
+            [question for question in questions if question.data == name],
+            metadata["data"].get(name),
+        )
         whole = [question.prompt for question in own] == list(range(len(own)))
-        if recorded is None or fingerprint(own) != recorded["sha256"] or len(own) != recorded["rows"] or not whole:
-            raise UserError(f"{path}: the questions of {name!r} are not those that were asked, by eval.json")
+        if (
+            recorded is None
+            or fingerprint(own) != recorded["sha256"]
+            or len(own) != recorded["rows"]
+            or not whole
+        ):
+            raise UserError(
+                f"{path}: the questions of {name!r} are not those that were asked, by eval.json"
+            )
     return questions
 
 
@@ -139,7 +149,9 @@ def read_samples(folder: Path, metadata: EvalMetadata | None = None) -> list[Sam
     return sorted(samples.values(), key=lambda s: (order.index(s.data), s.prompt, s.sample))
 
 
-def _by_key(path: Path, rows: Iterable[Mapping[str, Any]], belongs: Callable[[Sample], bool]) -> dict[Key, Sample]:
+def _by_key(
+    path: Path, rows: Iterable[Mapping[str, Any]], belongs: Callable[[Sample], bool]
+) -> dict[Key, Sample]:
     """Return the samples in the lines of a file, each once. A later line stands for an earlier one that is an `error`.
 
     Raises:
@@ -191,11 +203,18 @@ def read_graded(folder: Path, scorer: str | None = None) -> list[Graded]:
         raise UserError(
             f"{path}: {missing} of {len(samples)} grades are missing; bandpo score {folder} --scorer {scorer}"
         )
-    return [_graded(name, [q for q in questions if q.data == name], samples, grades, n) for name in metadata["data"]]
+    return [
+        _graded(name, [q for q in questions if q.data == name], samples, grades, n)
+        for name in metadata["data"]
+    ]
 
 
 def _graded(
-    name: str, questions: Sequence[Question], samples: Mapping[Key, Sample], grades: Mapping[Key, Any], n: int
+    name: str,
+    questions: Sequence[Question],
+    samples: Mapping[Key, Sample],
+    grades: Mapping[Key, Any],
+    n: int,
 ) -> Graded:
     keys = [[(name, question.prompt, i) for i in range(n)] for question in questions]
 
@@ -254,17 +273,22 @@ class Evaluation:
     def _begin_or_go_on(self) -> dict[Key, str]:
         if not self._file.rows:  # without samples nothing binds
             write_atomically(
-                self.folder / "prompts.jsonl", b"".join(line_of(question.row()) for question in self.questions)
+                self.folder / "prompts.jsonl",
+                b"".join(line_of(question.row()) for question in self.questions),
             )
         else:
             stored: dict[str, Any] = {**read_metadata(self.folder)}
             self._check(stored)
             self.metadata |= {
-                key: stored[key] for key in ("started", "command", "wall_seconds", "dtype", "thinking") if key in stored
+                key: stored[key]
+                for key in ("started", "command", "wall_seconds", "dtype", "thinking")
+                if key in stored
             }
         prompts = {(question.data, question.prompt) for question in self.questions}
         samples = _by_key(
-            self._file.path, self._file.rows, lambda s: s.key[:2] in prompts and s.sample < self.sampling.n
+            self._file.path,
+            self._file.rows,
+            lambda s: s.key[:2] in prompts and s.sample < self.sampling.n,
         )
         self._write_metadata()
         return {key: sample.finish for key, sample in samples.items()}
@@ -314,7 +338,13 @@ class Evaluation:
         """Append a sample. It is there for good when this returns, were the process killed now."""
         if self.done.get(sample.key, "error") != "error":
             raise ValueError(f"sample {sample.key} is there already")
-        self._file.add({name: value for name, value in asdict(sample).items() if value is not None or name == "tokens"})
+        self._file.add(
+            {
+                name: value
+                for name, value in asdict(sample).items()
+                if value is not None or name == "tokens"
+            }
+        )
         self.done[sample.key] = sample.finish
         self._has_new = True
 

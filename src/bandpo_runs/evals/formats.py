@@ -102,7 +102,11 @@ def is_right(score: Any) -> float | None:
 
 def is_clear(value: Any) -> bool:
     """Tell whether a score, or each in lists of them, is right, wrong or missing."""
-    return all(map(is_clear, value)) if isinstance(value, list) else is_missing(value) or is_right(value) is not None
+    return (
+        all(map(is_clear, value))
+        if isinstance(value, list)
+        else is_missing(value) or is_right(value) is not None
+    )
 
 
 def column_of(row: Row, role: str, used: Collection[str] = (), depth: int = 4) -> str | None:
@@ -122,8 +126,14 @@ def column_of(row: Row, role: str, used: Collection[str] = (), depth: int = 4) -
             for field, (path, _) in zip(names, fields, strict=True)
             if field == name.replace("_", "") and path not in used
         ]
-        firsts = [(path, value[0] if isinstance(value, list) and value else value) for path, value in fields]
-        level = [(f"{path}.", each) for path, each in firsts if isinstance(each, Mapping) and "role" not in each]
+        firsts = [
+            (path, value[0] if isinstance(value, list) and value else value) for path, value in fields
+        ]
+        level = [
+            (f"{path}.", each)
+            for path, each in firsts
+            if isinstance(each, Mapping) and "role" not in each
+        ]
     return next((path for path in paths if not any(each.startswith(f"{path}.") for each in paths)), None)
 
 
@@ -146,7 +156,9 @@ def rows_of(path: Path, say: Say) -> Sequence[Row]:
         if isinstance(whole.get("samples"), list) and isinstance(whole.get("eval"), dict):
             return [{"task": whole["eval"].get("task"), **sample} for sample in whole["samples"]]
         name, rows = rows_in(whole)
-        while not any(column_of(rows[0], role, depth=1) for role in ("prompt", "response")):  # lists of data sets
+        while not any(
+            column_of(rows[0], role, depth=1) for role in ("prompt", "response")
+        ):  # lists of data sets
             parts = [(row.get("name"), *rows_in(row)) for row in rows]
             name = f"{name}.{parts[0][1]}"
             rows = [{"dataset": data, **each} for data, _, part in parts for each in part]
@@ -163,7 +175,10 @@ def inspect_log(path: Path, samples: str = r"samples/.*\.json") -> dict[str, Any
         import zipfile_zstd  # noqa: F401  # pyright: ignore[reportMissingImports]
     try:
         with zipfile.ZipFile(path) as archive:
-            names = ["header.json", *sorted(name for name in archive.namelist() if re.fullmatch(samples, name))]
+            names = [
+                "header.json",
+                *sorted(name for name in archive.namelist() if re.fullmatch(samples, name)),
+            ]
             header, *rows = [json_line(archive.read(name), f"{path}, {name}") for name in names]
             return {"eval": header["eval"], "samples": rows}
     except (OSError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
@@ -189,7 +204,9 @@ def of_form(
         return None
     others = [role for role in columns if role != "score"]
     if others:
-        raise UserError(f"{path} has the known columns of {form}; --column {others[0]} is for other files")
+        raise UserError(
+            f"{path} has the known columns of {form}; --column {others[0]} is for other files"
+        )
     try:
         made = list(_FORMS[form][1](path, rows))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
@@ -223,7 +240,9 @@ def chosen(path: Path, rows: Sequence[Row], score: str | None, say: Say) -> list
         return named
     clear = [name for name, scores in of.items() if is_clear(scores)]
     if not clear and len(of) > 1:
-        raise UserError(f"{path} has the metrics {[*of]}; --column score=NAME says which of them is being right")
+        raise UserError(
+            f"{path} has the metrics {[*of]}; --column score=NAME says which of them is being right"
+        )
     others = [name for name in of if clear and name not in clear]
     if others:
         say(f"not shown, as not all values are 0 or 1: {', '.join(others)}")
@@ -236,7 +255,9 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     Each number of a row can be chosen. Its questions are told apart by the right answer as well.
     """
     for row in rows:
-        numbers = {name: _is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"}
+        numbers = {
+            name: _is_right(x) for name, x in row.items() if isinstance(x, int | float) and name != "step"
+        }
         yield {
             "prompt": row["input"],
             "problem": [row["input"], row["gts"]],
@@ -244,7 +265,10 @@ def _verl(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "response": row.get("output"),
             "data": row.get("dataset") or row.get("data_source") or "validation",
             "metrics": {
-                _OF_VERL: (_is_right(row.get("score") if row.get("acc") is None else row["acc"]), row.get("pred")),
+                _OF_VERL: (
+                    _is_right(row.get("score") if row.get("acc") is None else row["acc"]),
+                    row.get("pred"),
+                ),
                 **{name: (right, row.get("pred")) for name, right in numbers.items()},
             },
         }
@@ -273,16 +297,22 @@ def _verifiers(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read the episodes of verifiers 0.4, which prime-rl keeps too. A trace of a trained agent is an answer."""
     for row in rows:
         task = row["task"]["data"]
-        for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [{}]:  # it failed
+        for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [
+            {}
+        ]:  # it failed
             rewards = {name: each for name, each in trace.get("rewards", {}).items() if each}
             total = sum(each["score"] * each["weight"] for each in rewards.values()) if rewards else None
             yield {
                 "prompt": task.get("prompt"),
                 "problem": task,
                 "answer": task.get("answer"),
-                "response": [node["message"] for node in trace.get("nodes", []) if node["sampled"]][-1:] or None,
+                "response": [node["message"] for node in trace.get("nodes", []) if node["sampled"]][-1:]
+                or None,
                 "data": row["env"].get("name") or row["env"]["id"],
-                "metrics": {_SUM: (total, None), **{name: (each["score"], None) for name, each in rewards.items()}},
+                "metrics": {
+                    _SUM: (total, None),
+                    **{name: (each["score"], None) for name, each in rewards.items()},
+                },
             }
 
 
@@ -308,7 +338,16 @@ def _inspect(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         }
 
 
-_OWN = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"}  # of lm-eval
+_OWN = {
+    "doc_id",
+    "doc",
+    "target",
+    "arguments",
+    "resps",
+    "filtered_resps",
+    "filter",
+    "metrics",
+}  # of lm-eval
 
 
 def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -331,14 +370,21 @@ def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "prompt": row["doc"],
             "problem": [row["doc_id"], row["doc"]],
             "answer": target,
-            "response": None if likelihoods else row["resps"][0] if len(row["resps"]) == 1 else row["resps"],
+            "response": None
+            if likelihoods
+            else row["resps"][0]
+            if len(row["resps"]) == 1
+            else row["resps"],
             "data": by_name[1] if by_name else "answers",
             "metrics": {},
         }
         answer = answers.setdefault((row["doc_id"], str(row["resps"])), answer)
         answer["metrics"] |= {
             # A list is not a score, but what lm-eval's f1 and mcc are computed from: the right choice and the model's.
-            name if filters == {"none"} else f"{name},{kind}": (str(x) if isinstance(x, list) else x, read)
+            name if filters == {"none"} else f"{name},{kind}": (
+                str(x) if isinstance(x, list) else x,
+                read,
+            )
             for name, x in ((name, row.get(name)) for name in row.get("metrics") or numbers)
         }
     yield from answers.values()
@@ -359,7 +405,9 @@ def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "answer": [doc["choices"][i] for i in gold] or None,
             "response": texts,
             "data": doc["task_name"],
-            "metrics": {name: (_of_share(name, value, len(texts)), None) for name, value in row["metric"].items()},
+            "metrics": {
+                name: (_of_share(name, value, len(texts)), None) for name, value in row["metric"].items()
+            },
         }
 
 
@@ -370,7 +418,11 @@ def _of_share(metric: str, value: Any, count: int) -> Any:
     of_name = re.search(r"[:&]n=(\d+)", metric)
     count = int(of_name[1]) if of_name else count or 1
     right = round(value * count)
-    if abs(value * count - right) > 1e-6 * count or not 0 <= right <= count or (count > 1 and not _SHARE.match(metric)):
+    if (
+        abs(value * count - right) > 1e-6 * count
+        or not 0 <= right <= count
+        or (count > 1 and not _SHARE.match(metric))
+    ):
         return f"{value} for {count} responses"
     return [1] * right + [0] * (count - right)
 

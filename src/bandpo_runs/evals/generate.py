@@ -63,17 +63,25 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(None, "lab-start", "Start of the lab", "lab")
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
-            raise UserError(f"{folder} holds no model: the run is not finished; see {folder / 'checkpoints'}")
-        return Model(str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder))
+            raise UserError(
+                f"{folder} holds no model: the run is not finished; see {folder / 'checkpoints'}"
+            )
+        return Model(
+            str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder)
+        )
     actor = find_actor(folder)
     if actor is not None:
         return Model(*actor)
     if not folder.exists() and not text.startswith((".", "/", "~")):
         return Model(text, folder.name, text)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)")
+        raise UserError(
+            f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)"
+        )
     if (folder / "lora_adapter").is_dir():
-        raise UserError(f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both")
+        raise UserError(
+            f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both"
+        )
     return Model(text, folder.resolve().name, folder.resolve().name)
 
 
@@ -108,7 +116,9 @@ class Engine:
                 raise UserError(f"{option} is for backend {backend}, got backend {name}")
         if name == "openai" and not re.match(r"(?i)https?://[^/?\s]", self.base_url or ""):
             address = without_password(self.base_url or "")
-            raise UserError(f"backend openai needs --base-url, http:// or https:// with a host, got {address!r}")
+            raise UserError(
+                f"backend openai needs --base-url, http:// or https:// with a host, got {address!r}"
+            )
         if not find_spec(name):
             how = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
             raise UserError(f"backend {name} needs the package {name}, which is not installed: {how}")
@@ -118,7 +128,9 @@ class Engine:
         """Load the model, or connect to it."""
         name = self.chosen()
         if name == "openai":
-            return Server(path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body)
+            return Server(
+                path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body
+            )
         return VLLM(path) if name == "vllm" else Transformers(path, self.batch, console.print)
 
 
@@ -211,7 +223,11 @@ def _common_scorer(sets: Sequence[QuestionSet], scorer: str | None) -> str:
 
 
 def _generate(
-    engine: _Backend, evaluation: Evaluation, todo: Sequence[tuple[Question, int, int]], before: int, total: int
+    engine: _Backend,
+    evaluation: Evaluation,
+    todo: Sequence[tuple[Question, int, int]],
+    before: int,
+    total: int,
 ) -> None:
     if not todo:
         return
@@ -222,4 +238,6 @@ def _generate(
             evaluation.add(Sample(*request.key, seed=request.seed, **vars(completion)))
             tokens += completion.tokens or 0
             seconds = max(time.monotonic() - began, 1e-9)
-            progress.update(before + count, f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s")
+            progress.update(
+                before + count, f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s"
+            )

@@ -25,7 +25,9 @@ CHUNK = 512  # samples graded between two appends
 def check_scorer(scorer: str) -> str:
     """Return the scorer if there is one of this name. Raises UserError otherwise."""
     if scorer not in GRADERS:
-        raise UserError(f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}")
+        raise UserError(
+            f"scorer must be one of {', '.join(GRADERS)}, got {scorer!r}{nearest(scorer, list(GRADERS))}"
+        )
     return scorer
 
 
@@ -36,10 +38,14 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
     """
     metadata = read_metadata(folder)
     scorer = check_scorer(scorer or metadata["scorer"])
-    questions = {(question.data, question.prompt): question for question in read_questions(folder, metadata)}
+    questions = {
+        (question.data, question.prompt): question for question in read_questions(folder, metadata)
+    }
     with Appender(grades_path(folder, scorer), GradeRow) as file:
         graded = {(row["data"], row["prompt"], row["sample"]) for row in file.rows}
-        samples = [sample for sample in read_samples(folder, metadata) if sample.finish != "error"]  # may come yet
+        samples = [
+            sample for sample in read_samples(folder, metadata) if sample.finish != "error"
+        ]  # may come yet
         thinking = thinking_in(metadata, samples)
         waiting = [sample for sample in samples if sample.key not in graded]
         for data in dict.fromkeys(sample.data for sample in waiting):
@@ -48,8 +54,15 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
             for first in range(0, len(own), CHUNK):
                 signals.check()
                 chunk = own[first : first + CHUNK]
-                grades = zip(chunk, grader(chunk, [questions[sample.key[:2]] for sample in chunk]), strict=True)
-                file.add(*({"data": s.data, "prompt": s.prompt, "sample": s.sample} | vars(g) for s, g in grades))
+                grades = zip(
+                    chunk, grader(chunk, [questions[sample.key[:2]] for sample in chunk]), strict=True
+                )
+                file.add(
+                    *(
+                        {"data": s.data, "prompt": s.prompt, "sample": s.sample} | vars(g)
+                        for s, g in grades
+                    )
+                )
     return scorer
 
 
@@ -73,7 +86,9 @@ def grader_of(
 ) -> _Grader:
     """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
-        return lambda s, q: grade([each.text for each in s], [each.answer for each in q], scorer, thinking=thinking)
+        return lambda s, q: grade(
+            [each.text for each in s], [each.answer for each in q], scorer, thinking=thinking
+        )
     if scorer != "reasoning-gym":
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]
     if "task" not in metadata:
@@ -85,8 +100,13 @@ def grader_of(
 
     def by_task(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
         # The task's score is partial for some answers; right is what has all of it.
-        values = [score_answer(s.text.strip(), items[q.more["item"]]) for s, q in zip(samples, questions, strict=True)]
-        return [Grade(float(value >= 1), s.text.strip()) for s, value in zip(samples, values, strict=True)]
+        values = [
+            score_answer(s.text.strip(), items[q.more["item"]])
+            for s, q in zip(samples, questions, strict=True)
+        ]
+        return [
+            Grade(float(value >= 1), s.text.strip()) for s, value in zip(samples, values, strict=True)
+        ]
 
     return by_task
 
@@ -100,18 +120,28 @@ def _last_numbers(samples: Sequence[Sample], questions: Sequence[Question]) -> l
     scores = last_number([s.text for s in samples], answer=[q.answer for q in questions])
     read = [(score, read_number(s.text)) for s, score in zip(samples, scores, strict=True)]
     # 7, 7.0 and 7.00 are one answer.
-    return [Grade(s, format(n.normalize(), "f")) if n is not None else Grade(0.0, None, "unparsed") for s, n in read]
+    return [
+        Grade(s, format(n.normalize(), "f")) if n is not None else Grade(0.0, None, "unparsed")
+        for s, n in read
+    ]
 
 
 def _lab(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
     """Grade with the lab's reward. It asks for tokens: the letters of a text, and its end."""
     ids = [
-        [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()] + [toy.END] * (s.finish == "stop")
+        [toy.SYMBOLS.index(letter) for letter in s.text if not letter.isspace()]
+        + [toy.END] * (s.finish == "stop")
         for s in samples
     ]
     scores = toy.reward([s.text for s in samples], ids, [q.answer for q in questions])
-    parts = [(score, *s.text.partition(toy.SYMBOLS[toy.ANSWER])[1:]) for s, score in zip(samples, scores, strict=True)]
-    return [Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed") for score, mark, after in parts]
+    parts = [
+        (score, *s.text.partition(toy.SYMBOLS[toy.ANSWER])[1:])
+        for s, score in zip(samples, scores, strict=True)
+    ]
+    return [
+        Grade(score, after.strip()) if mark else Grade(0.0, None, "unparsed")
+        for score, mark, after in parts
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- remarks on a folder
@@ -135,7 +165,9 @@ def nothing_right(samples: Sequence[Sample], scorer: str) -> str:
     """Say why no sample is right. All answers are empty, or the scorer reads another form than the model writes."""
     answers = [sample for sample in samples if sample.error is None]
     if any(sample.text.strip() for sample in answers):
-        return f"0 of {len(answers):,} right by {scorer}: look at some (--wrong 5), or take another --scorer"
+        return (
+            f"0 of {len(answers):,} right by {scorer}: look at some (--wrong 5), or take another --scorer"
+        )
     cut, thought = sum(s.finish == "length" for s in answers), sum(bool(s.reasoning) for s in answers)
     why = f"{cut:,} were cut at --max-tokens, and {thought:,} have reasoning, which is not graded"
     return f"all {len(answers):,} answers are empty; {why}" if answers else ""

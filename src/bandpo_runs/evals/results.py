@@ -116,7 +116,9 @@ def read_results(
         if split_label(text)[0] is None and (result.step is not None or result.source.is_dir())
         if not is_ours(result.source)
     ]
-    if len({(r.label, _home(r)) for r in unnamed}) > len({r.label for r in unnamed}):  # models with the same methods
+    if len({(r.label, _home(r)) for r in unnamed}) > len(
+        {r.label for r in unnamed}
+    ):  # models with the same methods
         results = [replace(r, label=f"{_home(r)} / {r.label}") if r in unnamed else r for r in results]
     logs = [(result, _log_of(result.source)) for result in results]
     return [replace(result, collapse=read_log(log).collapse) if log else result for result, log in logs]
@@ -146,7 +148,9 @@ def read_result(
     if files:
         return _of_files(path, files, label, scorer, columns, drop_incomplete)
     if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers")
+        raise UserError(
+            f"{path}: no such file or folder; expected a folder of bandpo eval, or a file of answers"
+        )
     metadata = read_metadata(path)
     sampling = {**metadata["sampling"], **metadata.get("body", {})}
     sampling = {name: value for name, value in sampling.items() if value is not None}  # None was not sent
@@ -155,7 +159,12 @@ def read_result(
 
 
 def _of_files(
-    path: Path, files: Sequence[Path], label: str | None, scorer: str | None, columns: Columns | None, drop: bool
+    path: Path,
+    files: Sequence[Path],
+    label: str | None,
+    scorer: str | None,
+    columns: Columns | None,
+    drop: bool,
 ) -> Result:
     """Read one file of answers, or a folder of them.
 
@@ -166,15 +175,23 @@ def _of_files(
     sets: dict[str, list[Path]] = {}
     is_folder_each = len({file.parent for file in files}) == len(files)
     for file in files:
-        at = str((file.parent if is_folder_each else file.with_suffix("")).relative_to(path)) if len(files) > 1 else ""
-        sets.setdefault(re.sub(r"-rs\d+$", "", at), []).append(file)  # NeMo-Skills' output-rs0, ...: more samples
+        at = (
+            str((file.parent if is_folder_each else file.with_suffix("")).relative_to(path))
+            if len(files) > 1
+            else ""
+        )
+        sets.setdefault(re.sub(r"-rs\d+$", "", at), []).append(
+            file
+        )  # NeMo-Skills' output-rs0, ...: more samples
     notes, graded = list[str](), list[Graded]()
     for name, same in sets.items():
         own, _ = read_dump(same, columns, scorer, drop_incomplete=drop, say=notes.append)
         graded += [replace(each, data=name) if name and each.data == "answers" else each for each in own]
     counts = Counter((one.data, one.scorer) for one in graded)
     if max(counts.values()) > 1:
-        raise UserError(f"{path}: several files in it have answers of {max(counts, key=counts.__getitem__)[0]!r}")
+        raise UserError(
+            f"{path}: several files in it have answers of {max(counts, key=counts.__getitem__)[0]!r}"
+        )
     by = " and ".join(dict.fromkeys(each.scorer for each in graded))
     is_step = files[0].stem.isdecimal() and (path.is_dir() or by.startswith("verl's"))
     if is_step and [each.data for each in graded] == ["validation"]:
@@ -264,7 +281,9 @@ def files_at(path: Path, step: int | None = None) -> list[Path]:
         return [path] if files_of(path) else []
     if is_ours(path):
         return []
-    dumps: dict[float, Path] = {int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()}
+    dumps: dict[float, Path] = {
+        int(file.stem): file for file in path.glob("*.jsonl") if file.stem.isdecimal()
+    }
     if dumps:
         return [dumps[_chosen(path, dumps, step)]]
     logs = [log for log in logs_at(path).values() if files_of(log) and is_log(log)]
@@ -278,7 +297,9 @@ def files_at(path: Path, step: int | None = None) -> list[Path]:
         files.sort(key=lambda file: (_RUN.findall(str(file)), file))
         models = sorted(set(map(_model_of, files))) if kind in _OF_ONE_MODEL else []
         if len(models) > 1:
-            raise UserError(f"{path} holds the results of several models, {', '.join(models)}; one is expected")
+            raise UserError(
+                f"{path} holds the results of several models, {', '.join(models)}; one is expected"
+            )
         if files:
             return sorted({_RUN.sub("", str(file)): file for file in files}.values())
     return []
@@ -304,7 +325,10 @@ def answered(result: Result) -> Result:
 def _of_log(path: Path, label: str, step: int | None) -> Result:
     """Read the validation of a step from a log, by default the last one."""
     log = read(path)
-    rows = {at: [m for m in map(VALIDATED.fullmatch, row) if m and row[m[0]] is not None] for at, row in log.at.items()}
+    rows = {
+        at: [m for m in map(VALIDATED.fullmatch, row) if m and row[m[0]] is not None]
+        for at, row in log.at.items()
+    }
     rows = {at: matches for at, matches in rows.items() if any(match[2] == "mean" for match in matches)}
     if not rows:
         raise UserError(
@@ -317,7 +341,9 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
     for name, data, kind, n in ((m[0], *m.groups()) for m in rows[at]):
         value = log.at[at][name]
         if not 0 <= value <= 1:
-            raise UserError(f"{path}, step {at}: {name} is {value:g}; a share of right answers, 0 to 1, is expected")
+            raise UserError(
+                f"{path}, step {at}: {name} is {value:g}; a share of right answers, 0 to 1, is expected"
+            )
         sets.setdefault(data, {"mean": {}, "best": {}, "worst": {}})[kind][int(n)] = value
     return Result(
         label,
@@ -326,7 +352,9 @@ def _of_log(path: Path, label: str, step: int | None) -> Result:
         "the run's reward function",
         collapse=Curves(**by_step(log.rows)).collapse,
         notes=tuple(log.notes),
-        logged=tuple(Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items()),
+        logged=tuple(
+            Logged(data, n, x, of["best"]) for data, of in sets.items() for n, x in of["mean"].items()
+        ),
         step=at,
     )
 
@@ -335,7 +363,9 @@ def _log_of(source: Path) -> Path | None:
     """Find the log of the run that made a folder's model. It lies with the model or up to two folders above."""
     model = Path(read_metadata(source)["model"]) if is_ours(source) else None
     folders = (model.resolve(), *model.resolve().parents[:2]) if model and model.is_dir() else ()
-    return next((folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()), None)
+    return next(
+        (folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()), None
+    )
 
 
 def read_log(path: Path) -> Curves:

@@ -38,7 +38,8 @@ class Sampling:
             "top_k must be -1 (all) or from 1 to 2^31": self.top_k != -1 and not 1 <= self.top_k < 2**31,
             "max_tokens must be at least 1, and below 2^31": not 1 <= self.max_tokens < 2**31,
             "seed must be 0 or more, and below 2^53": not 0 <= self.seed < 2**53,
-            "n must be 1 at temperature 0, where all samples are the same": self.temperature == 0 and self.n > 1,
+            "n must be 1 at temperature 0, where all samples are the same": self.temperature == 0
+            and self.n > 1,
         }
         for rule, broken in rules.items():
             if broken:

@@ -41,7 +41,11 @@ def find_actor(folder: Path) -> tuple[str, str, str] | None:
         raise UserError(f"{folder} holds no actor of verl's FSDP (no {_CONFIG}): {_STOPPED}")
     if step is None:
         return str(actor), at.name, at.name
-    project, run, number = step.parent.parent.name, step.parent.name, step.name.removeprefix("global_step_")
+    project, run, number = (
+        step.parent.parent.name,
+        step.parent.name,
+        step.name.removeprefix("global_step_"),
+    )
     label = re.sub(r"-seed\d+$", "", run)  # in a table they are runs of one method
     return str(actor), f"{project}/{run}-{number}", f"{project} / {label}, step {number}"
 
@@ -55,7 +59,11 @@ def _newest(run: Path) -> Path | None:
     last = run / "latest_checkpointed_iteration.txt"  # verl writes it after a step
     finished = last.read_text(errors="replace").strip() if last.is_file() else None
     step = finished if finished in steps else steps[-1]
-    doubt = "" if step == finished else f"; {last.name} is missing or names another, so verl may not have finished it"
+    doubt = (
+        ""
+        if step == finished
+        else f"; {last.name} is missing or names another, so verl may not have finished it"
+    )
     console.print(f"step {step} is the newest of {len(steps)} in {run}{doubt}", soft_wrap=True)
     return run / f"global_step_{step}"
 
@@ -78,12 +86,18 @@ def whole_weights(model: str) -> str:
     broken = [part for part in parts if not zipfile.is_zipfile(part)]
     if broken:
         raise UserError(f"{broken[0]} is missing or cut off: {_STOPPED}")
-    sums = "\n".join(f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist())
+    sums = "\n".join(
+        f"{part.name} {entry.CRC:08x}" for part in parts for entry in zipfile.ZipFile(part).infolist()
+    )
     if not mark.is_file() or mark.read_text() != sums:
         if importlib.util.find_spec("verl") is None:
             raise UserError(
                 f"{actor} has its weights in parts, and verl is not installed here. Where it is, run "
-                + ("this command again" if lora else shlex.join([*_MERGER, model, "--target_dir", str(own)]))
+                + (
+                    "this command again"
+                    if lora
+                    else shlex.join([*_MERGER, model, "--target_dir", str(own)])
+                )
             )
         with locked(actor / ".merge.lock", waiting=console.print):
             if not mark.is_file() or mark.read_text() != sums:
@@ -97,7 +111,9 @@ def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
         shutil.rmtree(left)
     console.print(f"merging the parts of {actor} by verl's merger ...", soft_wrap=True)
     began = time.monotonic()
-    new = actor / f".merged-{time.time_ns()}"  # the merger of one that was killed may still write to its own
+    new = (
+        actor / f".merged-{time.time_ns()}"
+    )  # the merger of one that was killed may still write to its own
     command = [*_MERGER, str(actor), "--target_dir", str(new)]
     try:
         done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)
@@ -111,7 +127,11 @@ def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
             from transformers import AutoModelForCausalLM
 
             model = AutoModelForCausalLM.from_pretrained(new, dtype="float32")
-            model = importlib.import_module("peft").PeftModel.from_pretrained(model, adapter).merge_and_unload()
+            model = (
+                importlib.import_module("peft")
+                .PeftModel.from_pretrained(model, adapter)
+                .merge_and_unload()
+            )
             model.save_pretrained(new)
             shutil.rmtree(adapter)
         write_atomically(new / mark, sums.encode())

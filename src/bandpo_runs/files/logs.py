@@ -48,7 +48,6 @@ _NAMES = (
     ("policy/policy_entropy", "entropy"),
     ("entropy/all/mean", "entropy"),
     ("entropy/mean", "entropy"),
-    ("actor/bandpo/controlled", "controlled/value"),
     ("actor/pg_clipfrac", "cut/fraction"),
     ("policy/loss_metrics/clip_ratio", "cut/fraction"),
     ("policy/ppo_clip_ratio", "cut/fraction"),
@@ -113,9 +112,16 @@ def logs_at(path: Path) -> dict[Path, Path]:
             inner.clear()  # its checkpoints may be many
     logs = {folder: folder / "metrics.jsonl" for folder in sorted(below)}
     logs = logs or {file: file for file in sorted(path.glob("*.jsonl"))}
-    for file in [] if logs else sorted(path.glob("*.csv")):  # charts of the same runs, or the history of one
-        logs |= {(path if run else file) / run: (path / "*.csv" if run else file) / run for run in runs_of(file)}
-    return logs or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))} or {path: rows}
+    for file in (
+        [] if logs else sorted(path.glob("*.csv"))
+    ):  # charts of the same runs, or the history of one
+        logs |= {
+            (path if run else file) / run: (path / "*.csv" if run else file) / run
+            for run in runs_of(file)
+        }
+    return (
+        logs or {file.parent: file.parent / EVENTS for file in sorted(path.rglob(EVENTS))} or {path: rows}
+    )
 
 
 def _number(state: Path) -> float:
@@ -178,7 +184,9 @@ def renamed(row: Mapping[str, Any]) -> dict[str, float | None]:
         average = _AVERAGED.fullmatch(name)
         if average:
             data, n = average[1] or average[3], average[2] or average[4]
-            out[f"val-core/{data}/acc/mean@{n}"] = value if average[1] else numbers.get(f"eval/{data}/avg_score")
+            out[f"val-core/{data}/acc/mean@{n}"] = (
+                value if average[1] else numbers.get(f"eval/{data}/avg_score")
+            )
         if "bandpo/" in name:  # prime-rl logs the mean of a count over sequences
             out[name.partition("bandpo/")[2].removesuffix("/mean")] = out.pop(name)
     high, low = (out.get(f"clip/{side}_fraction") for side in ("high", "low"))
@@ -207,10 +215,17 @@ def lost_in(rows: Iterable[Row]) -> str | None:
     steps: dict[str, list[Any]] = {}
     for row in rows:
         skipped = "skipped_steps" in row or "bandpo/skipped_steps" in row
-        lost = [name for name in _NEEDED if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")]
+        lost = [
+            name
+            for name in _NEEDED
+            if _is_lost(row.get(name, 0)) and not (skipped and name == "grad_norm")
+        ]
         for name in lost + ["tokens" for spoilt in _SPOILT if row.get(spoilt)]:
             steps.setdefault(name, []).append(row["step"])
-    parts = [f"{name} in {counted(len(each), 'row')}, first at step {each[0]:g}" for name, each in steps.items()]
+    parts = [
+        f"{name} in {counted(len(each), 'row')}, first at step {each[0]:g}"
+        for name, each in steps.items()
+    ]
     return f"numbers are not finite: {'; '.join(parts)}" if parts else None
 
 
@@ -266,10 +281,14 @@ class Followed:
     @property
     def notes(self) -> list[str]:
         """Say what happened to the log."""
-        notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] * bool(self.damaged)
+        notes = [f"{self.damaged} of its lines are left out: damaged, or without a step"] * bool(
+            self.damaged
+        )
         notes += self.remarks
         if self.went_back:
-            notes.append(f"the log went back {self.went_back} times, as after a resume; the last values are shown")
+            notes.append(
+                f"the log went back {self.went_back} times, as after a resume; the last values are shown"
+            )
         lost, unscored = lost_in(self.rows), unscored_in(self.rows)
         notes += [f"{lost}; `bandpo doctor {self.path}` says what to do"] if lost else []
         return notes + ([unscored] if unscored else [])
@@ -303,7 +322,9 @@ class Followed:
             state = read_json(self.path)
             rows = state.get("log_history")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise UserError(f"{self.path}: corrupt: 'log_history' is {shortened(rows)}; a list of rows is expected")
+                raise UserError(
+                    f"{self.path}: corrupt: 'log_history' is {shortened(rows)}; a list of rows is expected"
+                )
         else:
             for line in filter(bytes.strip, lines_of(self.path)):
                 try:
@@ -325,7 +346,10 @@ class Followed:
                 continue
             row, before = {**renamed(row), "step": step}, at.get(step, {})
             again = (before.keys() & row.keys()) - {"step", "round", "epoch"}
-            if any(not name.startswith(_SEVERAL) and (step < last or row[name] != before[name]) for name in again):
+            if any(
+                not name.startswith(_SEVERAL) and (step < last or row[name] != before[name])
+                for name in again
+            ):
                 self.went_back += 1
                 place = bisect.bisect_left(order, step)
                 for each in order[place:]:

@@ -51,7 +51,9 @@ def read_json_lines(path: Path, schema: Any = dict[str, Any]) -> tuple[list[Any]
 def read_yaml(path: Path) -> Any:
     """Read a YAML file as `parse_yaml` does. One that is too large for it is not read."""
     if path.is_file() and path.stat().st_size > YAML_BYTES:
-        raise UserError(f"{path} is too large: {path.stat().st_size:,} bytes, of which YAML may have {YAML_BYTES:,}")
+        raise UserError(
+            f"{path} is too large: {path.stat().st_size:,} bytes, of which YAML may have {YAML_BYTES:,}"
+        )
     return parse_yaml(content_of(path), str(path))
 
 

@@ -13,7 +13,9 @@ from .reading import content_of
 
 Row = dict[str, Any]
 EVENTS, PRINTED = "events.out.tfevents.*", (".log", ".out", ".txt")
-_OWN = re.compile("^_|__MIN$|__MAX$")  # columns of wandb about a row, and what it averaged in a value of a chart
+_OWN = re.compile(
+    "^_|__MIN$|__MAX$"
+)  # columns of wandb about a row, and what it averaged in a value of a chart
 # Columns of steps, of which the first counts: wandb's own _step counts rows, and TRL writes several of one step.
 _STEPS = ("Step", "train/global_step", "training/global_step", "trainer/global_step", "_step")
 _OWN_STEPS = (
@@ -88,7 +90,9 @@ def _of_table(path: Path, runs: dict[str, list[Row]]) -> None:
                 raise UserError(f"{path}: {what} is expected; it has {', '.join([*names][:8]) or 'none'}")
             columns = [name for name in names if name not in (step, "") and not _OWN.search(name)]
             for cells in table:
-                for run, group in itertools.groupby(columns, lambda name: name.rpartition(" - ")[0].replace("/", "-")):
+                for run, group in itertools.groupby(
+                    columns, lambda name: name.rpartition(" - ")[0].replace("/", "-")
+                ):
                     row = _numbers({name.rpartition(" - ")[2]: cells[name] or "" for name in group})
                     if row:
                         runs.setdefault(run, []).append({"step": _number(cells[step]), **row})
@@ -118,8 +122,12 @@ def with_steps(rows: list[Row]) -> list[Row]:
     column = next((name for name in _OWN_STEPS if any(name in row for row in rows)), "step")
     if column in ("step", "round"):
         return rows
-    placed = [{**row, "step": str(row.get(column)).partition("/")[0]} for row in rows]  # ms-swift has 3/50
-    return [_numbers({name: value for name, value in row.items() if not _OWN.search(name)}) for row in placed]
+    placed = [
+        {**row, "step": str(row.get(column)).partition("/")[0]} for row in rows
+    ]  # ms-swift has 3/50
+    return [
+        _numbers({name: value for name, value in row.items() if not _OWN.search(name)}) for row in placed
+    ]
 
 
 def _numbers(row: Row) -> Row:
@@ -133,14 +141,20 @@ def printed(path: Path) -> tuple[list[Row], list[str], int | None]:
     Returns remarks, too, and to how many decimals the numbers are rounded, if they are: only then do they end in 0.
     """
     content = content_of(path)
-    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors="replace")
-    text = re.sub(r"\r\n?", "\n", re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text))  # PowerShell's ends, and colours
+    text = content.decode(
+        "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors="replace"
+    )
+    text = re.sub(
+        r"\r\n?", "\n", re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+    )  # PowerShell's ends, and colours
     rows, remarks = _lines_of_verl(text)
     if not rows:
         rows, remarks = _dictionaries(text)
     fractions = [str(value).partition(".")[2] for row in rows for value in row.values()]
     longest = max(filter(str.isdecimal, fractions), key=len, default="")
-    is_rounded = len(longest) > 1 and any(len(each) == len(longest) and each.endswith("0") for each in fractions)
+    is_rounded = len(longest) > 1 and any(
+        len(each) == len(longest) and each.endswith("0") for each in fractions
+    )
     return [_numbers(row) for row in rows], remarks, len(longest) if is_rounded else None
 
 
@@ -157,7 +171,9 @@ def _lines_of_verl(text: str) -> tuple[list[Row], list[str]]:
             parts = re.split(r"\s+-(?:\s+|$)", f"{metrics[-1]}\n{line.removeprefix(before)}")
             parts = [part.replace("\n", "").strip() for part in parts]
             is_more = sum(map(bool, map(_METRIC.fullmatch, parts))) > bool(_METRIC.fullmatch(metrics[-1]))
-            if is_more or (metrics == [""] and line.startswith(" -")):  # else another process wrote the line
+            if is_more or (
+                metrics == [""] and line.startswith(" -")
+            ):  # else another process wrote the line
                 metrics[-1:] = parts
         row: Row = dict(metric.rsplit(":", 1) for metric in metrics if ":" in metric)
         if row:
@@ -178,7 +194,9 @@ def _dictionaries(text: str) -> tuple[list[Row], list[str]]:
     is_below = False
     for piece in _OPENING.split(text):
         content = _BREAK.sub("", piece.rpartition("}")[0])
-        row: Row = {each[2]: each[3] for each in _ENTRY.finditer(content)} | ({"step": int(title[1])} if title else {})
+        row: Row = {each[2]: each[3] for each in _ENTRY.finditer(content)} | (
+            {"step": int(title[1])} if title else {}
+        )
         bars = [*_BAR.finditer(piece)]
         if is_below or not entries or row != entries[-1][0]:  # each process may print it
             entries.append((row, bar if is_below or not bars else bars[0]))
@@ -196,14 +214,18 @@ def _dictionaries(text: str) -> tuple[list[Row], list[str]]:
 def _counted(entries: list[tuple[Row, Any]]) -> tuple[list[Row], list[str]]:
     """Give rows the steps of their bars. Where several follow one bar, as output in a buffer does, count them."""
     bars = [bar and bar.groups() for row, bar in entries if row.keys() & _TRAINED]
-    is_beside = None not in bars and all(one != other and one[1] == other[1] for one, other in itertools.pairwise(bars))
+    is_beside = None not in bars and all(
+        one != other and one[1] == other[1] for one, other in itertools.pairwise(bars)
+    )
     most = int(bars[0][1]) if bars and is_beside else None
     step = 0
     for row, bar in entries:
         if row.keys() & _TRAINED:
             step = int(bar[1]) if most else step + 1
         row |= {"step": step, "max_steps": most}
-    return [row for row, _ in entries], [] if most or not entries else ["its rows have no step; they are counted"]
+    return [row for row, _ in entries], [] if most or not entries else [
+        "its rows have no step; they are counted"
+    ]
 
 
 def _number(value: Any) -> float | None:

@@ -3,16 +3,17 @@
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bandpo.control import replace_number
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import TAIL
-from bandpo.trust_regions.base import Context, Region, places
+from bandpo.trust_regions.base import Context, Region, flat_fields
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
@@ -79,36 +80,23 @@ class Calibration:
 # ------------------------------------------------------------------------------------------------- numbers of a rule
 def free_number(region: Region) -> tuple[str, ...]:
     """Return the fields that are one number; UserError where that is not clear."""
-    if region.free:
-        return region.free
+    if region.tunable:
+        return region.tunable
     numbers = numbers_of(region)
-    raise UserError(f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)")
+    raise UserError(
+        f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)"
+    )
 
 
 def numbers_of(region: Region) -> list[str]:
     """List the fields that are numbers, also those of rules within, as `region.delta`."""
     numbers: list[str] = []
-    for place, value in places(region):
+    for place, value in flat_fields(region):
         if isinstance(value, float):
             numbers.append(place)
         elif isinstance(value, Region):
             numbers += [f"{place}.{name}" for name in numbers_of(value)]
     return numbers
-
-
-def with_number(region: Region, names: Sequence[str], value: float) -> Region:
-    """Return the rule with that number in these fields."""
-
-    def put(part: Any, path: list[str]) -> Any:
-        if not path:
-            return value
-        if isinstance(part, tuple):
-            return tuple(put(each, path[1:]) if str(i) == path[0] else each for i, each in enumerate(part))
-        return replace(part, **{path[0]: put(getattr(part, path[0]), path[1:])})
-
-    for name in names:
-        region = put(region, name.split("."))
-    return region
 
 
 # ---------------------------------------------------------------------------------------------------- tokens and rules
@@ -120,13 +108,19 @@ def _pieces(tokens: Tokens, some: Integers | None = None) -> Iterator[tuple[Tens
         yield (
             torch.from_numpy(tokens.log_ratio[part]),
             torch.from_numpy(tokens.old[part]),
-            Context(advantages=None if tokens.advantages is None else torch.from_numpy(tokens.advantages[part])),
+            Context(
+                advantages=None
+                if tokens.advantages is None
+                else torch.from_numpy(tokens.advantages[part])
+            ),
         )
 
 
 def _outside(tokens: Tokens, region: Region, cut: bool, some: Integers | None = None) -> Bools:
     """Mark the tokens outside. With `cut` only those count that their advantage drives further out."""
-    parts = [~region.bounds(old, context).contains(ratio) for ratio, old, context in _pieces(tokens, some)]
+    parts = [
+        ~region.bounds(old, context).contains(ratio) for ratio, old, context in _pieces(tokens, some)
+    ]
     outside = torch.cat(parts).numpy() if parts else np.zeros(0, np.bool_)
     return outside & (_driven_out(tokens)[slice(None) if some is None else some] if cut else True)
 
@@ -145,7 +139,9 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
     half = (len(some) + 1) // 2
     try:
         whole, part = (
-            region.bounds(old, context) for each in (some, some[:half]) for _, old, context in _pieces(tokens, each)
+            region.bounds(old, context)
+            for each in (some, some[:half])
+            for _, old, context in _pieces(tokens, each)
         )
     except ValueError as error:
         raise UserError(
@@ -153,7 +149,9 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
             f"({error})"
         ) from error
     pairs = (whole.log_low, part.log_low), (whole.log_high, part.log_high)
-    if not all(torch.allclose(one[:half], other, rtol=1e-9) for one, other in pairs):  # up to the order of sums
+    if not all(
+        torch.allclose(one[:half], other, rtol=1e-9) for one, other in pairs
+    ):  # up to the order of sums
         raise UserError(
             f"{region.label} gives a token other bounds in another batch, which are not known from a file of tokens; "
             "find the number of the rule that it is made of"
@@ -225,7 +223,9 @@ def calibrate(
                 "--rate asks for one"
             )
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
-        wanted = np.bincount(tokens.responses[outside], minlength=tokens.response_count).astype(np.float64)
+        wanted = np.bincount(tokens.responses[outside], minlength=tokens.response_count).astype(
+            np.float64
+        )
     else:
         wanted = rate * np.bincount(tokens.responses).astype(np.float64)
     most = float(wanted.sum())
@@ -239,32 +239,42 @@ def calibrate(
         cut,
         most / tokens.count,
         reference,
-        tuple(_find(rule, tuple(parameter) or free_number(rule), tokens, cut, wanted) for rule in rules or RULES),
+        tuple(
+            _find(rule, tuple(parameter) or free_number(rule), tokens, cut, wanted)
+            for rule in rules or RULES
+        ),
         (few,) if most < FEW else (),
     )
 
 
-def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Calibrated:
+def _find(
+    region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats
+) -> Calibrated:
     label, fields, numbers = region.label, " = ".join(names), numbers_of(region)
     for name in names:
         if name not in numbers:
-            raise UserError(f"--parameter: {label} has no number {name!r}{nearest(name, numbers)}; it has {numbers}")
+            raise UserError(
+                f"--parameter: {label} has no number {name!r}{nearest(name, numbers)}; it has {numbers}"
+            )
     _check(tokens, region, cut)
     critical = _all_critical(region, names, tokens, cut, wanted)
     critical = np.where((tokens.log_ratio != 0) & (_driven_out(tokens) if cut else True), critical, 0.0)
     most, never = float(wanted.sum()), int(np.isinf(critical).sum())
     exact = smallest_number(critical, most)
     if exact == 0:
-        most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
+        most_outside = (
+            f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
+        )
         return Calibrated(label, ",".join(names), why=f"{most_outside}, whatever {fields} is")
     if math.isinf(exact):
         always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is"
         return Calibrated(label, ",".join(names), why=f"{always}, which is more than wanted")
     value = _rounded_up(exact)
-    measured, outside = measure(tokens, with_number(region, names, value), cut=cut)
+    measured, outside = measure(tokens, replace_number(region, names, value), cut=cut)
     notes = {
         f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
-        f"{fields} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never > 0,
+        f"{fields} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never
+        > 0,
         "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
         "written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
     }
@@ -279,18 +289,22 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
     )
 
 
-def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:
+def _all_critical(
+    region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats
+) -> Floats:
     """Return the number of each token from which on it is inside."""
     numbers = []
     for value in _TRIED:
         with contextlib.suppress(ValueError):  # the rule may not have it
-            with_number(region, names, value)
+            replace_number(region, names, value)
             numbers.append(value)
     if len(numbers) < 2:
-        raise UserError(f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
+        raise UserError(
+            f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}"
+        )
 
     def outside(value: float, some: Integers) -> Bools:
-        return _outside(tokens, with_number(region, names, value), cut, some)
+        return _outside(tokens, replace_number(region, names, value), cut, some)
 
     try:
         return critical_numbers(outside, numbers, tokens.responses, wanted)

@@ -38,7 +38,9 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
             ax.plot(*seed, color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
         x, y = curve.mean
         every = max(1, len(x) // 5)
-        start = min(index * every // len(styles), max(0, len(x) - 1))  # markers of two methods do not coincide
+        start = min(
+            index * every // len(styles), max(0, len(x) - 1)
+        )  # markers of two methods do not coincide
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
     ax.set_title(figure.panel.unit, loc="left")
@@ -49,7 +51,9 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
     ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * top if top else ax.get_ylim()[1])
 
 
-def draw_bounds(ax: Axes, p: np.ndarray, bounds: Mapping[str, tuple[np.ndarray, np.ndarray]], styles: Styles) -> None:
+def draw_bounds(
+    ax: Axes, p: np.ndarray, bounds: Mapping[str, tuple[np.ndarray, np.ndarray]], styles: Styles
+) -> None:
     """Draw both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
     highest = 10.0
     for index, (label, both) in enumerate(bounds.items()):
@@ -125,15 +129,23 @@ def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = 
         figure = Drawing(figsize=(width / 72, height / 72))
         draw(
             figure.add_axes(
-                (0, 0, 1, 1) if bare else ((LEFT / WIDTH, 38 / height, (WIDTH - LEFT - RIGHT) / WIDTH, 1 - 66 / height))
+                (0, 0, 1, 1)
+                if bare
+                else ((LEFT / WIDTH, 38 / height, (WIDTH - LEFT - RIGHT) / WIDTH, 1 - 66 / height))
             )
         )
         file, no_dates = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_dates)
-    body = file.getvalue().split("</defs>", 1)[1]  # before that: a style sheet that would hold for the whole page
+    body = file.getvalue().split("</defs>", 1)[
+        1
+    ]  # before that: a style sheet that would hold for the whole page
     # Drop ids that only count (nothing refers to them, the next figure has them too), matplotlib's font, and no-ops.
-    body = re.sub(r' id="[a-zA-Z.]+\w*_\d+"| font-family: [^;]*;| transform="rotate\(-0 [^"]*"|\n', " ", body)
-    for colour, variable in zip((*LIGHT, RULE, INK), (*(f"--c{i}" for i in range(7)), "--rule", "--ink"), strict=True):
+    body = re.sub(
+        r' id="[a-zA-Z.]+\w*_\d+"| font-family: [^;]*;| transform="rotate\(-0 [^"]*"|\n', " ", body
+    )
+    for colour, variable in zip(
+        (*LIGHT, RULE, INK), (*(f"--c{i}" for i in range(7)), "--rule", "--ink"), strict=True
+    ):
         body = body.replace(colour, f"var({variable})")
     role = 'aria-hidden="true"' if bare else f'role="img" aria-label="{escape(name)}"'
     return Markup(f'<svg class="plot" viewBox="0 0 {width} {height}" {role}>{body}')

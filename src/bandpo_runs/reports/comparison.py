@@ -33,7 +33,8 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
         return a, b
     note = f"its data set {names[1][0]} is compared with A's {names[0][0]}, as each has no other"
     one, other = (
-        replace(side, graded=[replace(side.graded[0], data=f"{names[0][0]} | {names[1][0]}")]) for side in (a, b)
+        replace(side, graded=[replace(side.graded[0], data=f"{names[0][0]} | {names[1][0]}")])
+        for side in (a, b)
     )
     return one, replace(other, notes=(*b.notes, note))
 
@@ -100,7 +101,9 @@ def _rows(comparisons: Sequence[Comparison], k: int | None) -> list[list[str]]:
     ]
     for c in comparisons:
         shares = points(c.a), points(c.b), points(c.difference, "+")
-        errors = [(_bracket(error.interval), _p(error.p)) for error in (c.sampling_error, c.clustered_error)]
+        errors = [
+            (_bracket(error.interval), _p(error.p)) for error in (c.sampling_error, c.clustered_error)
+        ]
         rows.append([c.data, str(c.prompts), *shares, *errors[0], *errors[1]])
     if comparisons[-1].sampling_error.p is None:  # pass@k has no such test
         return [[*row[:6], *row[7:]] for row in rows]
@@ -135,7 +138,9 @@ def _needed(last: Comparison) -> list[str]:
     size = points(abs(last.difference))
     lines = [f"What would settle it, if the difference is {size} points as measured (80% power):"]
     if not last.sampling_error.settled:
-        lines.append(f"  these problems: {many(needed.samples_here)} samples per prompt of each (now {now})")
+        lines.append(
+            f"  these problems: {many(needed.samples_here)} samples per prompt of each (now {now})"
+        )
     if not last.clustered_error.settled:
         samples = (
             "no number of samples of these problems; the problems differ too much in it"
@@ -145,7 +150,9 @@ def _needed(last: Comparison) -> list[str]:
         lines.append(f"  problems like these: {samples}")
         problems = f"{many(needed.prompts_elsewhere)} problems with {each} each"
         lines.append(f"  problems like these: {problems} (now {last.prompts})")
-    return lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
+    return (
+        lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
+    )
 
 
 def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
@@ -184,13 +191,17 @@ def different_sampling(results: Sequence[Result]) -> list[str]:
     """List the settings of sampling that differ between the results."""
     recorded = [result for result in results if result.sampling]
     different = []
-    for key in dict.fromkeys(key for result in recorded for key in result.sampling if key not in ("n", "seed")):
+    for key in dict.fromkeys(
+        key for result in recorded for key in result.sampling if key not in ("n", "seed")
+    ):
         values = list(dict.fromkeys(str(result.sampling.get(key)) for result in recorded))
         different += [f"{key} ({', '.join(values)})"] if len(values) > 1 else []
     return [f"Sampled differently: {'; '.join(different)}."] if different else []
 
 
-def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None) -> dict[str, Any]:
+def comparison_data(
+    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None
+) -> dict[str, Any]:
     """Return the comparison as plain data, for --json; shares, not points."""
     sides = {
         name: {
@@ -206,5 +217,7 @@ def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison], k: 
     results = [dataclasses.asdict(c) for c in comparisons]
     for result in results:  # JSON has no infinity
         needed = result["needed"] or {}
-        needed |= {name: None for name, value in needed.items() if value is not None and math.isinf(value)}
+        needed |= {
+            name: None for name, value in needed.items() if value is not None and math.isinf(value)
+        }
     return {**sides, "metric": f"pass@{k}" if k else "mean@n", "level": LEVEL, "results": results}

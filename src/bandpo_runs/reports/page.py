@@ -28,7 +28,9 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
         limits.append(ax.get_xlim())
 
     panel = figure.panel
-    picture = svg(drawing, f"{title}{panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}")
+    picture = svg(
+        drawing, f"{title}{panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}"
+    )
     return (
         panel.title,
         picture,
@@ -55,7 +57,10 @@ def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict
             (
                 label,
                 LIGHT.index(styles[label]["color"]),
-                [f"{three_digits(mean[x])}{figure.panel.percent}" if x in mean else None for x in at.tolist()],
+                [
+                    f"{three_digits(mean[x])}{figure.panel.percent}" if x in mean else None
+                    for x in at.tolist()
+                ],
             )
             for label, mean in means.items()
         ],
@@ -99,7 +104,9 @@ def write_page(report: Report, output: Path) -> None:
     write_atomically(output, render(report).encode())
 
 
-def write_report(runs: Iterable[Path | str], output: Path, *, baseline: str | None = None, trust: bool = False) -> Path:
+def write_report(
+    runs: Iterable[Path | str], output: Path, *, baseline: str | None = None, trust: bool = False
+) -> Path:
     """Write the page about runs: PATH or LABEL=PATH of a folder or a log.
 
     `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With

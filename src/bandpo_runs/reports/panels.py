@@ -142,7 +142,9 @@ PANELS = {
         "Mean of r − 1 − log r.",
         ("kl_old/k3_nats", "tokens"),
     ),
-    "log r max": Panel("log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."),
+    "log r max": Panel(
+        "log_ratio/max", "Largest log-ratio", "log r", "Maximum of log r, for r = π / π_old."
+    ),
     "log r min": Panel("log_ratio/min", "Smallest log-ratio", "log r", "Minimum of log r."),
     "radius": Panel(
         "controlled/value",
@@ -165,13 +167,17 @@ def validations(runs: Sequence[Curves]) -> list[Panel]:
     for run in runs:
         names = {name for row in run.rows for name, value in row.items() if value is not None}
         matches = [VALIDATED.fullmatch(name) for name in names if name.startswith("val-core/")]
-        logged.append({(match[2], int(match[3]), match[1]) for match in matches if match and match[2] != "worst"})
+        logged.append(
+            {(match[2], int(match[3]), match[1]) for match in matches if match and match[2] != "worst"}
+        )
     sets = {frozenset(data for _, _, data in each) for each in logged if each}
     columns = papers_order([data for each in sets for data in sorted(each)])
     panels = []
     for kind, n in sorted({(kind, n) for each in logged for kind, n, _ in each}, reverse=True):
         shown = [data for data in columns if any((kind, n, data) in each for each in logged)]
-        if len(columns) > 1 and len(sets) == 1 and shown == columns:  # else an average would be of other sets elsewhere
+        if (
+            len(columns) > 1 and len(sets) == 1 and shown == columns
+        ):  # else an average would be of other sets elsewhere
             shown = ["*", *columns]
         for data in shown:
             name, is_mean = "Average" if data == "*" else in_paper(data), kind == "mean"

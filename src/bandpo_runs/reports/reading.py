@@ -39,7 +39,11 @@ class Run(Curves):
     @property
     def region(self) -> Region | None:
         """Return the run's rule, if it is known and has an interval for each token."""
-        return self.objective.trust_region if self.objective is not None and self.objective.is_per_token else None
+        return (
+            self.objective.trust_region
+            if self.objective is not None and self.objective.is_per_token
+            else None
+        )
 
     @property
     def rule(self) -> Any:
@@ -83,7 +87,9 @@ def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run
     homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
     labels = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
     return [
-        replace(run, label=f"{run.label} ({homes[run]})") if run in homes and labels.count(run.label) > 1 else run
+        replace(run, label=f"{run.label} ({homes[run]})")
+        if run in homes and labels.count(run.label) > 1
+        else run
         for run in runs
     ]
 

@@ -45,7 +45,9 @@ class Report:
     lead: str
     verdicts: list[tuple[str, list[str]]]  # sentences on each part, under its title if there are several
     parts: list[Part]
-    bounds: dict[str, tuple[np.ndarray, np.ndarray]]  # the lowest and the highest ratio of each rule at `GRID`
+    bounds: dict[
+        str, tuple[np.ndarray, np.ndarray]
+    ]  # the lowest and the highest ratio of each rule at `GRID`
     intervals: Table
     settings: Table | None  # that differ between runs
     facts: list[str]
@@ -68,9 +70,17 @@ def make_report(sections: Sequence[Section]) -> Report:
         settings=_settings(sections, runs),
         facts=[*_facts(runs)],
         commands=list(
-            dict.fromkeys(blanked(run.info.get("command") or "(not recorded)") for run in runs if run.info is not None)
+            dict.fromkeys(
+                blanked(run.info.get("command") or "(not recorded)")
+                for run in runs
+                if run.info is not None
+            )
         ),
-        limits=[LIMITS[scene] for scene in dict.fromkeys(section.scene for section in sections) if scene in LIMITS],
+        limits=[
+            LIMITS[scene]
+            for scene in dict.fromkeys(section.scene for section in sections)
+            if scene in LIMITS
+        ],
     )
 
 
@@ -83,7 +93,9 @@ def _lead(sections: Sequence[Section], runs: Sequence[Run], labels: Sequence[str
     lead += f", trained with seed{'s' * (len(seeds) > 1)} {join(seeds)}." if seeds else "."
     if any(pairs for section in sections for pairs in section.pairs.values()):
         baselines = join(dict.fromkeys(section.baseline for section in sections if section.baseline))
-        lead += f" Runs with the same seed begin alike, so each is compared with its twin under {baselines}."
+        lead += (
+            f" Runs with the same seed begin alike, so each is compared with its twin under {baselines}."
+        )
     return lead
 
 
@@ -132,12 +144,17 @@ def _tables(section: Section) -> Iterator[Table]:
         if all(map(math.isnan, values.values())):
             continue
         name = number.name.format(x=section.axis)
-        cells = [cell(summarize([values[run] for run in runs.values()], number.digits)) for runs in finished.values()]
+        cells = [
+            cell(summarize([values[run] for run in runs.values()], number.digits))
+            for runs in finished.values()
+        ]
         finals.append((name, [*cells, (number.meaning.format(x=section.axis),)]))
         row = []
         for each in pairs.values():
             differences = [values[run] - values[twin] for run, twin in each]
-            seeds = " \u2002".join(show(gap, 0 if number.whole else number.digits, "+") for gap in differences)
+            seeds = " \u2002".join(
+                show(gap, 0 if number.whole else number.digits, "+") for gap in differences
+            )
             seeds = re.sub("([<>]) ", "\\1\u00a0", seeds)
             row.append(
                 cell(
@@ -147,7 +164,9 @@ def _tables(section: Section) -> Iterator[Table]:
             )
         gaps.append((name, row))
     if not finals:
-        yield Table("", [], [], ["No run of this section is finished, so there are no final numbers yet."])
+        yield Table(
+            "", [], [], ["No run of this section is finished, so there are no final numbers yet."]
+        )
         return
     few = [label for label, runs in finished.items() if len(runs) < MIN_SEEDS]
     lengths = sorted({int(run.x[-1]) for runs in finished.values() for run in runs.values()})
@@ -156,7 +175,10 @@ def _tables(section: Section) -> Iterator[Table]:
         "Not reached: it would need more rounds than were run, so there is a median and no mean.": any(
             "not reached" in line for _, cells in finals for each in cells for line in each
         ),
-        f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.": len(lengths) > 1,
+        f"Runs end at {section.axis} {join(lengths)}: numbers over the whole run do not compare.": len(
+            lengths
+        )
+        > 1,
         "The baseline did not run here, so there are no differences.": section.baseline is None,
         "A log does not say the seed of its run, so it has no paired difference.": bool(
             section.methods.keys() - {section.baseline} and any(run.seed is None for run in section.runs)
@@ -179,7 +201,10 @@ def _tables(section: Section) -> Iterator[Table]:
             f"Minus {section.baseline} with the same seed; in small print each pair",
             [
                 ("measure", ""),
-                *[(label, f"seeds {' '.join(str(run.seed) for run, _ in each)}") for label, each in pairs.items()],
+                *[
+                    (label, f"seeds {' '.join(str(run.seed) for run, _ in each)}")
+                    for label, each in pairs.items()
+                ],
             ],
             gaps,
             [f"{join(few)}: spread not estimated (fewer than {MIN_SEEDS} pairs)."] if few else [],
@@ -190,13 +215,13 @@ def _tables(section: Section) -> Iterator[Table]:
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest ratio for a token of old probability p.
 
-    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower
+    A rule that asks for the sign of A gives the bound that binds: the lower
     one for A < 0, the upper one for A > 0. None for a rule that asks for more.
     """
     log_p = torch.from_numpy(p).log()
     try:
         down, up = (
-            region.bounds(log_p, Context(advantages=torch.full_like(log_p, sign), step=0)) for sign in (-1.0, 1.0)
+            region.bounds(log_p, Context(advantages=torch.full_like(log_p, sign))) for sign in (-1.0, 1.0)
         )
     except ValueError:
         return None
@@ -209,7 +234,12 @@ def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray
     for run in runs:
         first.setdefault(run.label, run)
     rules = {label: run.region for label, run in first.items() if run.region is not None}
-    drawn = {label: bounds for label, region in rules.items() for bounds in [ratio_bounds(region, GRID)] if bounds}
+    drawn = {
+        label: bounds
+        for label, region in rules.items()
+        for bounds in [ratio_bounds(region, GRID)]
+        if bounds
+    }
     notes = []
     for label, run in sorted(first.items()):
         reasons = {
@@ -244,14 +274,20 @@ def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
     for key in dict.fromkeys(key for each in settings.values() for key in each):
         values = {run: each.get(key, "–") for run, each in settings.items()}
         if len(set(values.values())) > 1 and not re.search(r"^(seed|label|output)$|_dir$", key):
-            cells = (dict.fromkeys(values.get(run, "–") for run in s.methods[label].values()) for label, s in columns)
+            cells = (
+                dict.fromkeys(values.get(run, "–") for run in s.methods[label].values())
+                for label, s in columns
+            )
             rows.append((key, [(", ".join(each),) for each in cells]))
     return (
         Table(
             "Settings that differ",
             [
                 ("setting", ""),
-                *[(label, section.title.replace("-", "\u2011") if sections[1:] else "") for label, section in columns],
+                *[
+                    (label, section.title.replace("-", "\u2011") if sections[1:] else "")
+                    for label, section in columns
+                ],
             ],
             rows,
         )
@@ -264,7 +300,9 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
     """Say with what the runs were made, and which of them are logs."""
     facts: dict[str, dict[str, None]] = {}
     for info in [run.info for run in runs if run.info is not None]:
-        for key, value in leaves({key: info.get(key) for key in ("versions", "commit", "hardware", "started")}):
+        for key, value in leaves(
+            {key: info.get(key) for key in ("versions", "commit", "hardware", "started")}
+        ):
             if value not in ({}, None):
                 facts.setdefault(re.sub(r"^(versions|hardware)\.", "", key), {})[str(value)] = None
     if facts:

@@ -64,13 +64,17 @@ class Section:
     def lacking(self, name: str) -> list[str]:
         """List the methods of which no run has a value for a panel."""
         return [
-            label for label, runs in self.methods.items() if all(map(math.isnan, map(PANELS[name].last, runs.values())))
+            label
+            for label, runs in self.methods.items()
+            if all(map(math.isnan, map(PANELS[name].last, runs.values())))
         ]
 
     @property
     def finished(self) -> dict[str, dict[int | Path, Run]]:
         """Return the runs that are in the tables."""
-        return {label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()}
+        return {
+            label: {s: r for s, r in runs.items() if r.finished} for label, runs in self.methods.items()
+        }
 
     @property
     def pairs(self) -> dict[str, list[tuple[Run, Run]]]:
@@ -79,7 +83,10 @@ class Section:
             return {}
         done = self.finished
         twins = done.pop(self.baseline)
-        return {label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins] for label in done}
+        return {
+            label: [(run, twins[seed]) for seed, run in done[label].items() if seed in twins]
+            for label in done
+        }
 
 
 def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Section]:
@@ -96,17 +103,25 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     for run in runs:
         other = first_of_label.setdefault(run.label, run) if run.rule is not None else run
         if other.rule != run.rule:
-            raise UserError(f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}")
+            raise UserError(
+                f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}"
+            )
         settings = (run.info.get("scene"), run.info["learning_rate"]) if run.info else (None, None)
         seeds = groups.setdefault((*settings, run.axis), {}).setdefault(run.label, {})
         twin = seeds.setdefault(run.folder if run.seed is None else run.seed, run)
         if twin is not run:
-            raise UserError(f"{run.folder}: same label and seed as {twin.folder}; expected only one of them")
+            raise UserError(
+                f"{run.folder}: same label and seed as {twin.folder}; expected only one of them"
+            )
     sections = []
     for (scene, rate, axis), methods in groups.items():
-        first = baseline or next((label for label in methods if label.upper().startswith("GRPO")), next(iter(methods)))
+        first = baseline or next(
+            (label for label in methods if label.upper().startswith("GRPO")), next(iter(methods))
+        )
         order = [first, *sorted(methods)] if first in methods else sorted(methods)
-        by_seed = {label: dict(sorted(methods[label].items(), key=_of_seed)) for label in dict.fromkeys(order)}
+        by_seed = {
+            label: dict(sorted(methods[label].items(), key=_of_seed)) for label in dict.fromkeys(order)
+        }
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
     return sorted(sections, key=lambda s: (s.scene is None, str(s.scene), s.learning_rate or 0))
 
@@ -116,6 +131,8 @@ def _of_seed(item: tuple[int | Path, Run]) -> tuple[bool, int | Path]:
     return isinstance(item[0], Path), item[0]
 
 
-def read_sections(sources: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False) -> list[Section]:
+def read_sections(
+    sources: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False
+) -> list[Section]:
     """Read runs for a comparison, as `read_runs` does."""
     return make_sections(read_runs(sources, trust=trust), baseline)

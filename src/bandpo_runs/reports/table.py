@@ -79,12 +79,16 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
     at = counts[0] if k is None else k
     if not 1 <= at <= counts[0]:
         raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
-    data = papers_order(in_paper(each.data) for result in results for each in (*result.graded, *result.logged))
+    data = papers_order(
+        in_paper(each.data) for result in results for each in (*result.graded, *result.logged)
+    )
     measures = (f"mean@{counts[0] if len(counts) == 1 else 'n'}", f"best@{at} (verl)", f"pass@{at}")
     if at == 1:
         measures = measures[:1]
     elif not any(result.graded for result in results):
-        measures = measures[: 1 + any(at in logged.best for result in results for logged in result.logged)]
+        measures = measures[
+            : 1 + any(at in logged.best for result in results for logged in result.logged)
+        ]
     by_label: dict[str, list[Result]] = {}
     for result in results:
         by_label.setdefault(result.label, []).append(result)
@@ -162,10 +166,15 @@ def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
         for values in zip(*column, strict=True):
             most = points(max((each.value for each in values if each), default=0.0))
             measures.append(
-                [each and replace(each, is_best=len(rows) > 1 and points(each.value) == most) for each in values]
+                [
+                    each and replace(each, is_best=len(rows) > 1 and points(each.value) == most)
+                    for each in values
+                ]
             )
         columns.append([*zip(*measures, strict=True)])
-    return [replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True)]
+    return [
+        replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True)
+    ]
 
 
 def _differences(runs: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -176,7 +185,9 @@ def _differences(runs: Mapping[str, Sequence[float]]) -> Iterator[str]:
     for method in others:
         a, b, gap = runs[first], runs[method], difference(spreads[first], spreads[method])
         low, high = gap.interval(low=-math.inf, high=math.inf)
-        text = f"{method} minus {first}: {points(gap.value, '+')} [{points(low, '+')}, {points(high, '+')}]"
+        text = (
+            f"{method} minus {first}: {points(gap.value, '+')} [{points(low, '+')}, {points(high, '+')}]"
+        )
         needed = many(runs_needed(gap.value, [float(np.var(each, ddof=1)) for each in (a, b)]))
         yield (
             f"{text}, settled."
@@ -208,8 +219,13 @@ def _table_notes(
     for graded in (graded for result in results for graded in result.graded):
         prompts.setdefault(in_paper(graded.data), set()).add(frozenset(graded.prompt_ids))
     n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    sizes = [f"{name} {'/'.join(map(str, sorted(set(map(len, prompts[name])))))}" for name in papers_order(prompts)]
-    samples = f"Problems: {', '.join(sizes)}; {n} samples each" if sizes else f"{n} samples of each problem"
+    sizes = [
+        f"{name} {'/'.join(map(str, sorted(set(map(len, prompts[name])))))}"
+        for name in papers_order(prompts)
+    ]
+    samples = (
+        f"Problems: {', '.join(sizes)}; {n} samples each" if sizes else f"{n} samples of each problem"
+    )
     at = [(result.label, f"{result.step:.15g}") for result in results if result.step is not None]
     steps = {step for _, step in at}
     different = [name for name, sets in prompts.items() if len(sets) > 1]
@@ -240,7 +256,13 @@ def _texts(cell: Cell, row: TableRow, bold: str, small: str = "{}") -> list[str]
     for each in cell:
         low, high = (each and each.interval) or (math.nan, math.nan)
         span = f"± {points((high - low) / 2)}" if row.runs > 1 else f"[{points(low)}, {points(high)}]"
-        text = "–" if each is None else bold.format(points(each.value)) if each.is_best else points(each.value)
+        text = (
+            "–"
+            if each is None
+            else bold.format(points(each.value))
+            if each.is_best
+            else points(each.value)
+        )
         texts.append(f"{text} {small.format(span)}" if each and each.interval else text)
     return texts if any(cell) else ["–"]
 

@@ -69,7 +69,9 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     files: list[Path] = []
     for path in paths:
         inside = (
-            sorted([*path.glob("tokens-*.jsonl")] or path.glob("tokens/tokens-*.jsonl")) if path.is_dir() else [path]
+            sorted([*path.glob("tokens-*.jsonl")] or path.glob("tokens/tokens-*.jsonl"))
+            if path.is_dir()
+            else [path]
         )
         if not inside:
             raise UserError(
@@ -106,7 +108,9 @@ def _tokens(path: Path, names: Mapping[str, str]) -> Tokens:
         rows.append(_response(row, columns, where))
         name = row.get(columns["response"]) if "response" in columns else number
         if not isinstance(name, str | int):
-            raise UserError(f"{where}: {columns['response']!r} is {shortened(name)}; a name or a number is expected")
+            raise UserError(
+                f"{where}: {columns['response']!r} is {shortened(name)}; a name or a number is expected"
+            )
         if len(rows[-1]["old"]):
             responses.append(np.full(len(rows[-1]["old"]), numbers.setdefault(name, len(numbers))))
     if not responses:
@@ -133,11 +137,15 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
         try:
             arrays[role] = np.array(array("d", value))  # type: ignore[arg-type]
         except TypeError:
-            raise UserError(f"{where}: {name!r} is {shortened(value)}; a list of numbers is expected") from None
+            raise UserError(
+                f"{where}: {name!r} is {shortened(value)}; a list of numbers is expected"
+            ) from None
         sizes = len(arrays[role]), len(arrays["old"])
         if sizes[0] != sizes[1]:
             raise UserError(f"{where}: {name!r} has {sizes[0]} values, {columns['old']!r} has {sizes[1]}")
-    padding = "" if "mask" in arrays else "; is it padding? --mask names the column of the response's tokens"
+    padding = (
+        "" if "mask" in arrays else "; is it padding? --mask names the column of the response's tokens"
+    )
     mask = arrays.pop("mask", None)
     if mask is not None:
         _refuse(where, columns["mask"], mask[(mask != 0) & (mask != 1)], "0 and 1 are expected")
@@ -171,7 +179,9 @@ def _chosen(path: Path, columns: list[str], names: Mapping[str, str]) -> dict[st
     listed = ", ".join(columns[:20]) + (f" and {len(columns) - 20} more" if len(columns) > 20 else "")
     for role, name in names.items():
         if name not in columns:
-            raise UserError(f"{path} has no column {name!r} (--{role}){nearest(name, columns)}; it has {listed}")
+            raise UserError(
+                f"{path} has no column {name!r} (--{role}){nearest(name, columns)}; it has {listed}"
+            )
     usual = {role: [name for name in each if name in columns] for role, each in NAMES.items()}
     chosen = {role: each[0] for role, each in usual.items() if each} | dict(names)
     for role, meaning in (("old", "old log-probabilities"), ("new", "current log-probabilities")):

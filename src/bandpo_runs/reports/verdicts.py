@@ -59,14 +59,20 @@ def verdicts(section: Section) -> list[str]:
             sentences = [*_compared(section, runs, number, what)]
             break
     for panel in section.validated[:1]:
-        sentences += _compared(section, runs, last_of(panel), f"{panel.title} of the last validation, in %, is")
+        sentences += _compared(
+            section, runs, last_of(panel), f"{panel.title} of the last validation, in %, is"
+        )
     return [*sentences, _on_collapse(section)]
 
 
-def _compared(section: Section, runs: Mapping[str, list[Run]], number: Number, what: str) -> Iterator[str]:
+def _compared(
+    section: Section, runs: Mapping[str, list[Run]], number: Number, what: str
+) -> Iterator[str]:
     """Yield each method's number. Say whether its difference to the baseline is more than luck."""
     base, unit = section.baseline, f" {section.axis}s" if number.whole else ""
-    values = {label: [x for x in map(number.of, each) if not math.isnan(x)] for label, each in runs.items()}
+    values = {
+        label: [x for x in map(number.of, each) if not math.isnan(x)] for label, each in runs.items()
+    }
     others = [label for label in runs if label != base]
 
     def central(side: Sequence[float], kind: str) -> str:
@@ -140,7 +146,9 @@ def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) 
     spreads = [training_runs(side) for side in (b, a) if all(map(math.isfinite, (*a, *b)))]
     spreads = [spread for spread in spreads if spread is not None and spread.error > 0]
     if len(spreads) < 2:
-        return "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
+        return (
+            "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
+        )
     gap = difference(*spreads)
     needed = runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)])
     return _by_interval(gap, f"{len(a)} and {len(b)} runs", number, unit, f"{many(needed)} runs of each")
@@ -151,8 +159,9 @@ def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str
     low, high = (show(limit, number.digits, "+") for limit in interval)
     is_open = interval.low <= 0 <= interval.high
     text = (
-        f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to {high}{unit}."
+        f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to "
     )
+    text += f"{high}{unit}."
     return text + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
 
 
@@ -160,12 +169,17 @@ def _on_collapse(section: Section) -> str:
     """Write on collapse in all runs: one that collapsed is often stopped early."""
     lost = Counter(run.label for run in section.runs if run.collapse is not None and run.collapse.lasting)
     points = max(run.points for run in section.runs)
-    labels = [f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items()]
+    labels = [
+        f"{label} in {n} of {counted(len(section.methods[label]), 'run')}" for label, n in lost.items()
+    ]
     sentences = {
         f"Collapsed: {join(labels or [''])}.": bool(lost),
-        "No lasting collapse was found; see the notes.": any(run.collapse is not None for run in section.runs),
+        "No lasting collapse was found; see the notes.": any(
+            run.collapse is not None for run in section.runs
+        ),
         "No reward is logged, so nothing can be said of a collapse.": not points,
-        f"The runs are too short to tell a collapse, which takes {2 * WINDOW} points.": points < 2 * WINDOW,
+        f"The runs are too short to tell a collapse, which takes {2 * WINDOW} points.": points
+        < 2 * WINDOW,
         "No collapse was found.": True,
     }
     return next(sentence for sentence, holds in sentences.items() if holds)

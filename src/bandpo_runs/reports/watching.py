@@ -58,7 +58,8 @@ class WatchedRun(Curves):
             str(self.collapse): self.collapse is not None,
             "": not len(self.x),
             "no finite reward in its log, so no word on collapse": not self.points,
-            f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s": self.points < 2 * WINDOW,
+            f"too early to tell a collapse: {self.points} of {2 * WINDOW} {self.axis}s": self.points
+            < 2 * WINDOW,
             "no collapse of the reward": True,
         }
         return next(text for text, holds in texts.items() if holds)
@@ -66,7 +67,11 @@ class WatchedRun(Curves):
     @property
     def now(self) -> str:
         """Return `round 12 of 48`."""
-        return f"{self.axis} {self.x[-1]:g}" + (f" of {self.end}" if self.end else "") if len(self.x) else "nothing yet"
+        return (
+            f"{self.axis} {self.x[-1]:g}" + (f" of {self.end}" if self.end else "")
+            if len(self.x)
+            else "nothing yet"
+        )
 
     @property
     def standing(self) -> str:
@@ -114,7 +119,9 @@ class Watch:
                 del self._logs[place]  # the folder that was waited for has come, and holds several
                 continue
             info = None
-            with contextlib.suppress(UserError):  # a run of another trainer, or one that is just beginning
+            with contextlib.suppress(
+                UserError
+            ):  # a run of another trainer, or one that is just beginning
                 info = read_info(place)
             if changed or place not in self._runs:
                 self._runs[place] = WatchedRun(**by_step(log.rows), notes=tuple(_notes(log)))
@@ -131,7 +138,9 @@ class Watch:
             for place, run in runs.items()
         ]
 
-    def _watched(self, run: WatchedRun, log: Followed, info: Info | None, now: float, label: str) -> WatchedRun:
+    def _watched(
+        self, run: WatchedRun, log: Followed, info: Info | None, now: float, label: str
+    ) -> WatchedRun:
         age, stopped = (
             None if log.written is None else max(0.0, now - log.written),
             (info or {}).get("stopped"),
@@ -169,7 +178,9 @@ def write_page(path: Path, runs: Sequence[WatchedRun], now: float, refresh: int 
     figures = []
     for axis in dict.fromkeys(run.axis for run in runs):
         for panel in PANELS.values():
-            drawable = {run.label: [run] for run in runs if run.axis == axis and not math.isnan(panel.last(run))}
+            drawable = {
+                run.label: [run] for run in runs if run.axis == axis and not math.isnan(panel.last(run))
+            }
             figures += [drawn(panel.figure(axis, drawable), styles)] if drawable else []
     write_atomically(
         path,

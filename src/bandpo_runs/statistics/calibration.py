@@ -25,7 +25,9 @@ def smallest_number(critical: Floats, most: float) -> float:
     return float(np.partition(critical, inside - 1)[inside - 1]) if inside > 0 else 0.0
 
 
-def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, level: float = LEVEL) -> Interval:
+def number_interval(
+    critical: Floats, responses: Integers, wanted: Floats, *, level: float = LEVEL
+) -> Interval:
     """Return the numbers that a t test over responses does not reject.
 
     The test sums over responses the tokens outside minus those wanted, as tokens of one response depend on one another
@@ -52,7 +54,9 @@ def number_interval(critical: Floats, responses: Integers, wanted: Floats, *, le
     answer = int((critical > value).sum())
     variance[:answer] = np.maximum(variance[:answer], variance[answer])
     rejected = np.abs(excess) > t_quantile(0.5 + level / 2, count - 1) * np.sqrt(variance)
-    rejected[1:-1] &= falling[1:] < falling[:-1]  # of tokens with the very same number all are outside, or none
+    rejected[1:-1] &= (
+        falling[1:] < falling[:-1]
+    )  # of tokens with the very same number all are outside, or none
     rejected[answer] = False  # and so it may be far from the count that is wanted
     fewest = int(np.append(-1, np.flatnonzero(rejected[:answer])).max()) + 1
     most = int(np.append(np.flatnonzero(rejected[answer:]) + answer, len(rejected)).min()) - 1

@@ -121,13 +121,17 @@ def find_collapse(
         lowest = min(lowest, smooth[i])
         line = lowest + LOSS * (best - lowest)
         if current is None:
-            is_low = smooth[i] < line and best - smooth[i] > SIGMAS * max(steps_apart[i], windows_apart[best_at])
+            is_low = smooth[i] < line and best - smooth[i] > SIGMAS * max(
+                steps_apart[i], windows_apart[best_at]
+            )
             below = below + 1 if is_low else 0
         above = above + 1 if smooth[i] >= line else 0
         if current is None and below >= WINDOW:
             split = _break(reward, max(0, best_at - WINDOW + 1), i)
             after = float(reward[split : i + 1].mean())
-            fall = Collapse(float(steps[split]), float(steps[i]), float(best), after, "not logged", None, axis)
+            fall = Collapse(
+                float(steps[split]), float(steps[i]), float(best), after, "not logged", None, axis
+            )
             current = fall, best_at, split
         elif current is not None and above >= WINDOW:
             passing = passing or _with_entropy(*current, entropy[: i + 1], float(steps[i]))
@@ -143,7 +147,9 @@ def _noise(reward: Floats, smooth: Floats) -> tuple[list[float], list[float]]:
     """
     neighbours = running_median(np.abs(np.diff(reward)))
     smooth = smooth[WINDOW - 1 :]
-    bends = running_median(np.abs(smooth[2 * WINDOW :] - 2 * smooth[WINDOW:-WINDOW] + smooth[: -2 * WINDOW]))
+    bends = running_median(
+        np.abs(smooth[2 * WINDOW :] - 2 * smooth[WINDOW:-WINDOW] + smooth[: -2 * WINDOW])
+    )
     return (
         [0.0, *(1.4826 * median / math.sqrt(2 * WINDOW) for median in neighbours)],
         [0.0] * (5 * WINDOW - 2) + [1.4826 * median / math.sqrt(6) for median in bends[2 * WINDOW - 1 :]],
@@ -163,7 +169,9 @@ def running_median(values: Floats) -> list[float]:
     return medians
 
 
-def _with_entropy(collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None) -> Collapse:
+def _with_entropy(
+    collapse: Collapse, best_at: int, split: int, entropy: Floats, recovered: float | None
+) -> Collapse:
     """Add the entropy's change in the four windows after the break."""
     calm = trailing_mean(entropy, SHORT)
     before, after = calm[: split + 1], entropy[split : split + 4 * WINDOW]

@@ -19,7 +19,9 @@ from .intervals import LEVEL, Interval, Spread, average, sampling_variance
 MOST_WORK = 3e8  # additions of an exact test, a second or so; beyond that the sums are as good as normal
 
 
-def _p_of_sum(steps: Sequence[Fraction], chances: Sequence[Floats], seen: Fraction, middle: Fraction) -> float | None:
+def _p_of_sum(
+    steps: Sequence[Fraction], chances: Sequence[Floats], seen: Fraction, middle: Fraction
+) -> float | None:
     """Compute the chance of a sum as far from its middle as was seen. None where it is too much work.
 
     The sum is of `steps` times independent whole numbers, each with its `chances` of 0, 1, 2 ...; exact by convolution
@@ -41,7 +43,9 @@ def _p_of_sum(steps: Sequence[Fraction], chances: Sequence[Floats], seen: Fracti
     return min(1.0, float(total[far >= abs(float((seen - middle) * per_unit)) - 1e-6].sum()))
 
 
-def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0) -> tuple[float, bool]:
+def sign_flip_p(
+    differences: Sequence[Fraction | float], *, draws: int = 100_000, seed: int = 0
+) -> tuple[float, bool]:
     """Compute the p-value of differences by random signs, and if it is exact.
 
     It is the share of all 2^P choices of signs with a sum as far from 0. Exact by convolution for fractions with a
@@ -55,18 +59,24 @@ def sign_flip_p(differences: Sequence[Fraction | float], *, draws: int = 100_000
     if len(fractions) == len(differences):
         sizes = [abs(d) for d in fractions]  # what is added up are those with a plus
         middle = sum(sizes, Fraction(0)) / 2
-        p = _p_of_sum(sizes, [np.full(2, 0.5)] * len(sizes), middle + sum(fractions, Fraction(0)) / 2, middle)
+        p = _p_of_sum(
+            sizes, [np.full(2, 0.5)] * len(sizes), middle + sum(fractions, Fraction(0)) / 2, middle
+        )
         if p is not None:
             return p, True
     size = np.abs(np.array([float(d) for d in differences]))
-    seen = abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()  # equal sums are equal up to rounding
+    seen = (
+        abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()
+    )  # equal sums are equal up to rounding
     if len(size) <= 20:
         sums = np.zeros(1)
         for step in size:
             sums = np.concatenate([sums - step, sums + step])
         return float((np.abs(sums) >= seen).mean()), True
     signs = np.random.default_rng(seed)
-    sums = np.concatenate([signs.choice([-1.0, 1.0], (1000, len(size))) @ size for _ in range(draws // 1000)])
+    sums = np.concatenate(
+        [signs.choice([-1.0, 1.0], (1000, len(size))) @ size for _ in range(draws // 1000)]
+    )
     return float(((np.abs(sums) >= seen).sum() + 1) / (len(sums) + 1)), False
 
 
@@ -200,11 +210,17 @@ class _Cell:
             noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
         # With one sample a prompt of each; n of each leave 1/n of it.
         self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
-        self.removable = float((noise[0] + noise[1]).mean())  # by more samples, of the variance of a difference
-        spread = float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0  # one prompt: anything may be
+        self.removable = float(
+            (noise[0] + noise[1]).mean()
+        )  # by more samples, of the variance of a difference
+        spread = (
+            float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0
+        )  # one prompt: anything may be
         self.variance = max(spread, self.removable)
         mean, df = float(self.difference.mean()), max(1, self.prompts - 1)
-        self.sampling = Spread(mean, mean, math.sqrt(self.removable / self.prompts), df if paired else math.inf)
+        self.sampling = Spread(
+            mean, mean, math.sqrt(self.removable / self.prompts), df if paired else math.inf
+        )
         self.clustered = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
 
 
@@ -228,7 +244,9 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
     differences: Sequence[Fraction | float] = [Fraction(b, m) - Fraction(a, n) for a, n, b, m in tables]
     if not is_mean:
         differences = [float(d) for cell in cells for d in cell.difference]
-    flipped = sign_flip_p([d * (w if is_mean else float(w)) for d, w in zip(differences, weights, strict=True)])
+    flipped = sign_flip_p(
+        [d * (w if is_mean else float(w)) for d, w in zip(differences, weights, strict=True)]
+    )
     means = [float(np.mean([cell.values[side].mean() for cell in cells])) for side in (0, 1)]
     return Comparison(
         data=data,

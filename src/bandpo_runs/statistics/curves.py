@@ -51,7 +51,9 @@ class Curves:
 
     def _summed(self, key: str) -> tuple[Floats, Floats]:
         if key not in self._cache:
-            names = fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
+            names = (
+                fnmatch.filter({name for row in self.rows for name in row}, key) if "*" in key else [key]
+            )
             first = np.searchsorted(np.array([row[self.axis] for row in self.rows], float), self.x)
             total, count = np.zeros((2, len(self.x)))
             for name in sorted(names if len(self.x) else ()):
@@ -65,7 +67,9 @@ class Curves:
     @property
     def collapse(self) -> Collapse | None:
         if "" not in self._cache:
-            self._cache[""] = find_collapse(self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis)
+            self._cache[""] = find_collapse(
+                self.mean("reward"), self.mean("entropy"), self.x, axis=self.axis
+            )
         return self._cache[""]
 
     @property

@@ -49,7 +49,9 @@ class Graded:
         score = np.asarray(self.score, np.float64)
         object.__setattr__(self, "score", score)
         if score.ndim != 2 or 0 in score.shape:
-            raise ValueError(f"score of {self.data!r} must be [prompts, samples] with one of each, got {score.shape}")
+            raise ValueError(
+                f"score of {self.data!r} must be [prompts, samples] with one of each, got {score.shape}"
+            )
         if not np.isin(score, (0.0, 1.0)).all():
             wrong = score[~np.isin(score, (0.0, 1.0))][0]
             raise ValueError(f"score of {self.data!r} must be 0 (wrong) or 1 (right), got {wrong}")
@@ -85,7 +87,9 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
         raise UserError(f"k must be from 1 to the number of samples {n}, got {k!r}")
     with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
         logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
-    none_right = np.concatenate([[0.0], np.cumsum(logs)])  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
+    none_right = np.concatenate(
+        [[0.0], np.cumsum(logs)]
+    )  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
     return -np.expm1(none_right[np.minimum(np.asarray(c, np.int64), n - k + 1)]) + 0.0
 
 
@@ -130,11 +134,15 @@ def maj_at_k_bootstrap(
     draws = _draws(values.shape[-1], k, resamples, seed)
     lines, places = np.arange(resamples)[:, None], np.arange(k)
     result = []
-    for row, value in zip(answers.reshape(-1, answers.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True):
+    for row, value in zip(
+        answers.reshape(-1, answers.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True
+    ):
         numbers: dict[Any, int] = {}
         votes = np.array([numbers.setdefault(answer, len(numbers)) for answer in row])[draws]
         size = len(numbers)
-        count = np.bincount((votes + lines * size).ravel(), minlength=resamples * size).reshape(resamples, size)
+        count = np.bincount((votes + lines * size).ravel(), minlength=resamples * size).reshape(
+            resamples, size
+        )
         first = np.full((resamples, size), k)
         np.minimum.at(first, (lines, votes), places)
         winner = (count * (k + 1) - first).argmax(-1)

@@ -163,7 +163,11 @@ def rotate(run: Path, step: int, keep: int | None, best: str | None) -> None:
 
 def _newest_first(run: Path) -> list[Path]:
     return sorted(
-        [path for path in (run / "checkpoints").glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)],
+        [
+            path
+            for path in (run / "checkpoints").glob("checkpoint-*")
+            if re.fullmatch(r"checkpoint-\d+", path.name)
+        ],
         key=step_of,
         reverse=True,
     )

@@ -24,13 +24,23 @@ from bandpo.files import shortened
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
-from bandpo.losses.surrogates import Application
-from bandpo.trust_regions.base import Law, Region
+from bandpo.losses.surrogates import SurrogateWeight
+from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.nodes import trust_region
 
 from ..config.recipe import merge, put, setting
 from ..config.run_folder import read_info
-from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read, unscored_in
+from ..files.logs import (
+    CLIP_RATES,
+    Followed,
+    files_of,
+    is_tracked,
+    logs_at,
+    lost_in,
+    name_of,
+    read,
+    unscored_in,
+)
 from ..files.reading import content_of, read_yaml
 from ..statistics.curves import Curves, by_step
 from .shell import SUFFIXES, not_beside, of_shell, script_text
@@ -38,13 +48,24 @@ from .shell import SUFFIXES, not_beside, of_shell, script_text
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
 # Settings that no other trainer's configuration has.
-_GRPO = {"num_generations", "num_iterations", "steps_per_generation", "epsilon_high", "importance_sampling_level"}
+_GRPO = {
+    "num_generations",
+    "num_iterations",
+    "steps_per_generation",
+    "epsilon_high",
+    "importance_sampling_level",
+}
 # What starts TRL's GRPO, and flags that no other program has, but for ms-swift's on Megatron, which counts otherwise.
 _OF_TRL = (
     r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
 )
-_GROUPS = ("actor", "algorithm", "data", "rollout")  # folders of Hydra, whose files are what stands below that name
+_GROUPS = (
+    "actor",
+    "algorithm",
+    "data",
+    "rollout",
+)  # folders of Hydra, whose files are what stands below that name
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")  # a dict in place
 
 
@@ -62,8 +83,14 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
         yield from plug_in(ray)
         return
     paths = {text: Path(text) for text in arguments}
-    logs = [text for text, path in paths.items() if text.endswith((".jsonl", "trainer_state.json")) or path.is_dir()]
-    logs += [text for text, path in paths.items() if is_tracked(path) and ("=" not in text or files_of(path))]
+    logs = [
+        text
+        for text, path in paths.items()
+        if text.endswith((".jsonl", "trainer_state.json")) or path.is_dir()
+    ]
+    logs += [
+        text for text, path in paths.items() if is_tracked(path) and ("=" not in text or files_of(path))
+    ]
     runs = {key: log for text in logs for key, log in logs_at(paths[text]).items()}
     for key, log in runs.items():
         for finding in _logged(log):
@@ -72,7 +99,9 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
     for text, content in files.items():
         if "\0" in content and content[:2] != 2 * "\ufffd":  # UTF-16
-            raise UserError(f"{text} is a binary file; expected settings (.yaml, .json, .toml), a script or a log")
+            raise UserError(
+                f"{text} is a binary file; expected settings (.yaml, .json, .toml), a script or a log"
+            )
     calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
     missing = ", ".join(sorted(calls - {Path(text).name for text in files}))
     if missing:
@@ -105,18 +134,28 @@ def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bo
         settings |= settings[inner[0]]
     if not is_of_trl(settings):
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
-        yield Finding("warning", what, "give the trainer's configuration, its launch script, or its overrides")
+        yield Finding(
+            "warning", what, "give the trainer's configuration, its launch script, or its overrides"
+        )
     elif "--config" in settings and all(text.endswith(SUFFIXES) for text in files):
         what = f"--config {settings['--config']} is not read"
-        yield Finding("warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}")
+        yield Finding(
+            "warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}"
+        )
     else:
-        unknown = frozenset(name for name, value in settings.items() if isinstance(value, str) and "$" in value)
+        unknown = frozenset(
+            name for name, value in settings.items() if isinstance(value, str) and "$" in value
+        )
         plain = {name: settings[name] for name in settings.keys() - unknown}
         yield from trl_settings(plain, unknown, trust=trust, whole=bool(files) and "$@" not in whole)
 
 
 def _text(path: str) -> str:
-    return script_text(Path(path)) if path.endswith(SUFFIXES) else content_of(Path(path)).decode(errors="replace")
+    return (
+        script_text(Path(path))
+        if path.endswith(SUFFIXES)
+        else content_of(Path(path)).decode(errors="replace")
+    )
 
 
 def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
@@ -143,7 +182,9 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
                 raise UserError(f"{path} is not TOML: {error}") from None
         else:
             node = read_yaml(path)
-            if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
+            if isinstance(node, list) and all(
+                re.match(r"~|.+=", str(x)) for x in node
+            ):  # Hydra's overrides.yaml
                 node = _settings([str(x) for x in node if str(x)[0] != "~"])
             elif not isinstance(node, dict | None):
                 raise UserError(
@@ -159,7 +200,9 @@ def _of_code(path: Path) -> dict[str, Any]:
     """Read the arguments of a script's calls, each below what is called. Its strings may hold flags."""
     values: dict[str, Any] = {}
     calls, texts = _calls(path)
-    for key, value in ((f"{name}.{word}", value) for name, words in calls for word, value in words.items()):
+    for key, value in (
+        (f"{name}.{word}", value) for name, words in calls for word, value in words.items()
+    ):
         values[key] = value if values.setdefault(key, value) == value else ...
     config = of_shell("\n".join(texts))
     for key, value in values.items():
@@ -180,7 +223,9 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     assigned: dict[str, ast.expr] = {}
     names: dict[int, list[str]] = {}  # that a value was assigned to
     later: dict[str, dict[str, Any]] = {}  # attributes that are set, by what they are of
-    inner = [each.target for each in nodes if isinstance(each, ast.comprehension)]  # names that end with their loop
+    inner = [
+        each.target for each in nodes if isinstance(each, ast.comprehension)
+    ]  # names that end with their loop
     inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
     local = {id(each) for target in inner for each in ast.walk(target)}
     changed: list[str] = []  # each name once for each time
@@ -214,7 +259,10 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
         is_ours = name.endswith("bandpo_loss")  # takes its rule first
-        for word in [*call.keywords, *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours)]:
+        for word in [
+            *call.keywords,
+            *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours),
+        ]:
             try:
                 value = _plain_value(assigned.get(_name(word.value)) or word.value)
             except (ValueError, TypeError, RecursionError):
@@ -227,10 +275,14 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
         for each in [*names.get(id(call), ()), *(["args"] if is_config else [])]:
             words |= later.get(each, {})
         calls.append((name, words))
-    return calls, [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return calls, [
+        node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
-def _of_script(paths: Sequence[Path], overridden: Set[str]) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
+def _of_script(
+    paths: Sequence[Path], overridden: Set[str]
+) -> tuple[dict[str, Any], frozenset[str], list[Finding]]:
     """Read scripts' values for GRPOConfig or BandPOConfig.
 
     Returns the settings by name, with the trust region of BandPOTrainer; those whose values cannot be read, but for the
@@ -241,22 +293,30 @@ def _of_script(paths: Sequence[Path], overridden: Set[str]) -> tuple[dict[str, A
     configs = [call for call in calls if call[0] in _CONFIGS]
     if len(configs) != 1:
         what = f"calls {' or '.join(_CONFIGS)} {len(configs)} times; one call is expected"
-        raise UserError(f"{' and '.join(map(str, paths))} {what}; settings can be given as key=value, too")
+        raise UserError(
+            f"{' and '.join(map(str, paths))} {what}; settings can be given as key=value, too"
+        )
     ((called, values),) = configs
     for words in (words for name, words in calls if name == "BandPOTrainer"):
-        values["trust_region"] = words.get("trust_region", ... if any("**" in word for word in words) else None)
+        values["trust_region"] = words.get(
+            "trust_region", ... if any("**" in word for word in words) else None
+        )
     findings: list[Finding] = []
     unread = {name for name, value in values.items() if value is ...}
     for code in [name[2:] for name in values if name[:2] == "**"]:
         what = f"{called}(**{code}): {code} cannot be read, for the script is not run; plain values in it can"
-        cure = f"give what is in it too: bandpo doctor {paths[0].name} epsilon_high=0.28 loss_type=dapo ..."
+        cure = (
+            f"give what is in it too: bandpo doctor {paths[0].name} epsilon_high=0.28 loss_type=dapo ..."
+        )
         findings.append(Finding("warning", what, cure))
     # After such a warning it may hold any setting.
     hidden = JUDGED.keys() - values.keys() if findings else set[str]()
     shown = sorted(unread & ({*JUDGED, "trust_region"} - overridden))
     if shown:
         what = f"{', '.join(shown)}: not a plain value in the script; what depends on it is not judged"
-        findings.append(Finding("note", what, f"give it too: bandpo doctor {paths[0].name} {shown[0]}=..."))
+        findings.append(
+            Finding("note", what, f"give it too: bandpo doctor {paths[0].name} {shown[0]}=...")
+        )
     plain = {name: values[name] for name in values.keys() - unread}
     return plain, frozenset((unread | hidden) - overridden), findings
 
@@ -270,9 +330,15 @@ def _plain_value(code: ast.expr) -> Any:
 
     Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
     """
-    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    classes = (*Region.kinds.values(), *SurrogateWeight.kinds.values())
     makers: dict[str, Any] = {each.__name__: each for each in classes}
-    makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float, "dict": dict}
+    makers |= {
+        "Objective": Objective,
+        "method": method,
+        "trust_region": trust_region,
+        "float": float,
+        "dict": dict,
+    }
     called = code.func if isinstance(code, ast.Call) else code
     name = ast.unparse(called).rpartition(".")[2] if isinstance(called, ast.Name | ast.Attribute) else ""
     make = makers.get(name)
@@ -290,7 +356,9 @@ def _plain_value(code: ast.expr) -> Any:
     try:
         return ast.literal_eval(code)
     except ValueError:
-        raise ValueError(f"{ast.unparse(code)} is more than plain values and rules, and code is not run") from None
+        raise ValueError(
+            f"{ast.unparse(code)} is more than plain values and rules, and code is not run"
+        ) from None
 
 
 def _logged(path: Path) -> Iterator[Finding]:
@@ -304,7 +372,9 @@ def _logged(path: Path) -> Iterator[Finding]:
     if not rows and why:  # before its first row
         return
     if not rows:
-        raise UserError(f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md lists them")
+        raise UserError(
+            f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md lists them"
+        )
     names = {name for row in rows for name in row}
     for note in log.notes[: len(log.remarks) + bool(log.damaged)]:
         yield Finding("note", f"{path}: {note}")
@@ -351,5 +421,7 @@ def clip_finding(path: Path, log: Followed) -> Finding:
     seen = f"in {counted(len(percents), 'row')}"
     if mean:
         seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
-    level, what, cure = clip_in_words(float(mean), seen, max(ratios, default=None), cut=cut, decimals=log.decimals)
+    level, what, cure = clip_in_words(
+        float(mean), seen, max(ratios, default=None), cut=cut, decimals=log.decimals
+    )
     return Finding(level, f"{name}: {what}", cure)

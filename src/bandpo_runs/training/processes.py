@@ -47,7 +47,9 @@ def end_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True).start()
+    threading.Thread(
+        target=lambda: (parent.join(), os._exit(1)), name="bandpo-parent", daemon=True
+    ).start()
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

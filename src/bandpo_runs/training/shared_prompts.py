@@ -38,17 +38,20 @@ def why_not(args: Any, model: Any) -> str:
         "an entropy term or mask needs entropies of all answers": getattr(args, "entropy_coef", 0) != 0
         or getattr(args, "use_adaptive_entropy", False)
         or getattr(args, "top_entropy_quantile", 1.0) < 1,
-        "a rule that moves needs ratios of all answers": "controlled" in str(args.trust_region),
         "pad_to_multiple_of or mask_truncated_completions lays answers out anew": bool(
             getattr(args, "pad_to_multiple_of", None) or args.mask_truncated_completions
         ),
-        "experts are balanced by a loss of their own": getattr(model.config, "output_router_logits", False),
+        "experts are balanced by a loss of their own": getattr(
+            model.config, "output_router_logits", False
+        ),
         "several processes train": args.world_size > 1,
         "this release of TRL samples in another way": tuple(
             inspect.signature(GRPOTrainer._generate_single_turn).parameters
         )[:5]
         != _CALLED_WITH,
-        "its layers are not all plain attention": set(getattr(model.config, "layer_types", None) or ["full_attention"])
+        "its layers are not all plain attention": set(
+            getattr(model.config, "layer_types", None) or ["full_attention"]
+        )
         != {"full_attention"},
     }
     reason = next((reason for reason, holds in settings.items() if holds), None)
@@ -59,7 +62,10 @@ def why_not(args: Any, model: Any) -> str:
 @torch.no_grad()
 def _same_logits(model: Any) -> bool:
     """Compare the model's own logits with ours, on two short texts that begin alike."""
-    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 4, 3]], device=model.device) % model.config.get_text_config().vocab_size
+    ids = (
+        torch.tensor([[1, 2, 3, 4], [1, 2, 4, 3]], device=model.device)
+        % model.config.get_text_config().vocab_size
+    )
     try:
         ours = model.get_output_embeddings()(_hidden(model, ids, 3))
     except Exception:  # whatever an architecture of another kind raises
@@ -77,15 +83,21 @@ class _Shared(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, *others, **named):
         """Return an answer to each prompt."""
         longest = cast(int, self.max_completion_length)
-        answers, *drawn = sample(self._plain_model, prompt_ids, self.eos_token_ids, longest, self.temperature)
+        answers, *drawn = sample(
+            self._plain_model, prompt_ids, self.eos_token_ids, longest, self.temperature
+        )
         self._drawn = pad_sequence(drawn[0], batch_first=True), pad_sequence(drawn[1], batch_first=True)
         return answers, None
 
     def _generate_and_score_completions(self, inputs):
         """Send the sampler's numbers along with the answers, which TRL shuffles."""
-        return super()._generate_and_score_completions(inputs) | dict(zip(_DRAWN, self._drawn, strict=True))
+        return super()._generate_and_score_completions(inputs) | dict(
+            zip(_DRAWN, self._drawn, strict=True)
+        )
 
-    def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, *others, **named):
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, *others, **named
+    ):
         """Return log-probabilities and entropies. Those without a gradient are old."""
         if not torch.is_grad_enabled():  # of the answers that were just sampled
             return *self._drawn, None
@@ -101,7 +113,9 @@ class _Shared(GRPOTrainer):
             rows = (moves & (prompts == length)).nonzero()[:, 0]
             longest = int(lengths[rows].max())
             hidden = _hidden(model, input_ids[rows, size - length : size + longest - 1], length)
-            row, column = (torch.arange(longest, device=rows.device) < lengths[rows, None]).nonzero(as_tuple=True)
+            row, column = (torch.arange(longest, device=rows.device) < lengths[rows, None]).nonzero(
+                as_tuple=True
+            )
             every = _log_softmax(model, hidden[row, column], self.temperature)
             place = (rows[row], column)
             logps = logps.index_put(place, every.gather(-1, answers[place][:, None])[:, 0])
@@ -150,7 +164,11 @@ def _prefill(model: Any, prompts: Tensor) -> tuple[DynamicCache, Tensor, Tensor]
     if common:
         model.get_decoder()(distinct[:1, :common], past_key_values=cache)
         cache = _select(cache, of.new_zeros(len(distinct)))
-    return cache, model.get_decoder()(distinct[:, common:], past_key_values=cache).last_hidden_state[:, -1], of
+    return (
+        cache,
+        model.get_decoder()(distinct[:, common:], past_key_values=cache).last_hidden_state[:, -1],
+        of,
+    )
 
 
 def _select(cache: DynamicCache, rows: Tensor) -> DynamicCache:

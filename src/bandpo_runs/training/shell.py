@@ -44,11 +44,15 @@ def script_text(path: Path, before: set[Path] | None = None) -> str:
     before = set() if before is None else before
     before.add(path.resolve())
     text = re.sub(r"(?m)(^|\s)#.*$", r"\1", content_of(path).decode(errors="replace"))
-    for _ in range(2):  # what a command prints is one word, and not known; a second time for one in another
+    for _ in range(
+        2
+    ):  # what a command prints is one word, and not known; a second time for one in another
         text = re.sub(r"\$\((?!\()[^()\n]*\)", "$_", text)
 
     def insert(call: re.Match[str]) -> str:
-        below = re.sub(r"^[\"']?\$(\w+|\{\w+\})[\"']?/|[\"']", "", call["path"])  # ${HERE}/x/y.sh is x/y.sh
+        below = re.sub(
+            r"^[\"']?\$(\w+|\{\w+\})[\"']?/|[\"']", "", call["path"]
+        )  # ${HERE}/x/y.sh is x/y.sh
         file = next(filter(Path.is_file, (path.parent / below, path.parent / call["name"])), None)
         if file is None:
             return call[0]
@@ -68,7 +72,9 @@ def of_shell(script: str) -> dict[str, Any]:
     """Read `key.of=value` and `--flag value`. Variables must be set to one value; integer arithmetic is computed."""
     script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
     # Arithmetic becomes one word, with ${N} for N. What N=${N:-4} sets is what ${N:=4} sets.
-    script = re.sub(_SUM, lambda x: re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"${\1}", "".join(x[0].split())), script)
+    script = re.sub(
+        _SUM, lambda x: re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"${\1}", "".join(x[0].split())), script
+    )
     script = re.sub(r"(?<![^\s;])(\w+)=([\"']?)\$\{\1:?[-=]", r"\2${\1:=", script)
     words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
     pairs = [word.lstrip("+").partition("=") for word in words]
@@ -84,7 +90,9 @@ def of_shell(script: str) -> dict[str, Any]:
             values.setdefault(default[1], fill(default[2]))
         elif equals and name.isidentifier():
             value = fill(value)
-            values[name] = value if values.setdefault(name, value) == value and len(value) < 1000 else f"${name}"
+            values[name] = (
+                value if values.setdefault(name, value) == value and len(value) < 1000 else f"${name}"
+            )
     config: dict[str, Any] = {}
     for (key, equals, value), after in zip(pairs, [*words[1:], "--"], strict=False):
         is_flag = re.match("--[a-z]", key) is not None
@@ -106,5 +114,13 @@ def _computed(text: str) -> str:
 
     try:
         return str(number(ast.parse(text.replace("/", "//"), mode="eval").body))
-    except (ArithmeticError, AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError):
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ):
         return ""

@@ -45,7 +45,11 @@ class Job:
 
 
 def plan(
-    scene: str, methods: Sequence[str], seeds: Sequence[int], output: Path, overrides: Mapping[str, Any] | None = None
+    scene: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    output: Path,
+    overrides: Mapping[str, Any] | None = None,
 ) -> list[Job]:
     """Plan the runs of a comparison, seed by seed, so that whole seeds are done first.
 
@@ -69,7 +73,9 @@ def plan(
     for method in methods:
         name, rule = _rule(method, trainer.get("loss_type", "dapo"))
         if name in rules:
-            raise UserError(f"method {method!r} is given twice{'' if method == name else f', it is {name!r}'}")
+            raise UserError(
+                f"method {method!r} is given twice{'' if method == name else f', it is {name!r}'}"
+            )
         rules[name] = rule
     jobs = []
     for seed in seeds:
@@ -125,7 +131,9 @@ def run_all(
         UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
     """
     if processes.count() > 1:
-        raise UserError("bandpo lab starts its own processes; start it without torchrun or accelerate launch")
+        raise UserError(
+            "bandpo lab starts its own processes; start it without torchrun or accelerate launch"
+        )
     for job in jobs:
         if not resume:
             check_free(job.folder)

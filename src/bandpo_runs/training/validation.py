@@ -29,7 +29,9 @@ EXAMPLES = 3  # rows whose answers are kept
 ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "dapo", "lab")
 
 
-def validation_rows(data: DataConfig, reward: str, held_out: Dataset | None, chat: bool) -> Dataset | None:
+def validation_rows(
+    data: DataConfig, reward: str, held_out: Dataset | None, chat: bool
+) -> Dataset | None:
     """Return the marked rows to evaluate on in training. They are those of data.eval_path, else the held-out ones.
 
     Args:
@@ -47,14 +49,18 @@ def validation_rows(data: DataConfig, reward: str, held_out: Dataset | None, cha
         names = [question_sets.held_out_name(data)] * len(held_out)
         return held_out.add_column(DATA, names).add_column(ROW, list(range(len(held_out))))
     if reward == "reasoning-gym":
-        raise UserError("data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only")
+        raise UserError(
+            "data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only"
+        )
     rows = []
     for question_set in (question_sets.read(spec, chat=chat) for spec in data.eval_path.split(",")):
         for question in question_set.questions:
             source = question.more.get("data_source")
             # verl's key of the data; math_dapo is that of all to which nobody gave one.
             name = question_set.name if source in (None, "math_dapo") else source
-            rows.append({"prompt": question.content, "answer": question.answer, DATA: name, ROW: len(rows)})
+            rows.append(
+                {"prompt": question.content, "answer": question.answer, DATA: name, ROW: len(rows)}
+            )
     return Dataset.from_list(rows)
 
 
@@ -78,7 +84,9 @@ class Validation:
             values = reward(completions=completions, **columns)
             if data is not None and rows is not None:
                 prompts = columns.get("prompts") or completions
-                for name, row, value, prompt, text in zip(data, rows, values, prompts, completions, strict=True):
+                for name, row, value, prompt, text in zip(
+                    data, rows, values, prompts, completions, strict=True
+                ):
                     if row < EXAMPLES:
                         self.answers[row] = prompt, text_of(text)
                     if value is not None:
@@ -95,7 +103,9 @@ class Validation:
             for row, values in by_row.items():
                 scores.setdefault(name, {}).setdefault(row, []).extend(values)
         out = {}
-        self.by_question = {row: float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)}
+        self.by_question = {
+            row: float(np.mean(by_row[row])) for by_row in scores.values() for row in sorted(by_row)
+        }
         for name, by_row in scores.items():
             # The same for all, unless a reward did not apply to some, or processes were evened out by repeating some.
             least = min(map(len, by_row.values()))

@@ -26,7 +26,9 @@ def _run() -> None:
     import logging
     import resource
 
-    logging.disable(logging.CRITICAL)  # nobody reads what is written here; math-verify warns in every call
+    logging.disable(
+        logging.CRITICAL
+    )  # nobody reads what is written here; math-verify warns in every call
     connection = socket.socket(fileno=0)
     # Ctrl-C is the parent's; the limit of time is the kernel's, which asks no Python code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -41,8 +43,9 @@ def _run() -> None:
     try:
         function = getattr(importlib.import_module(module), name)
         for value, expected in setup["warm_up"]:
-            if (found := json.loads(json.dumps(function(value)))) != expected:
-                raise ValueError(f"of {value!r} it makes {found!r}, and not {expected!r}")
+            result = json.loads(json.dumps(function(value)))
+            if result != expected:
+                raise ValueError(f"of {value!r} it makes {result!r}, and not {expected!r}")
     except BaseException as error:
         _send(connection, {"error": _reason(error)})
         return
@@ -89,7 +92,8 @@ def _fork_on_request(control: socket.socket) -> socket.socket | None:
             os.close(files[0])
         else:
             code = None
-            if (pid := request["end"]) in workers:
+            pid = request["end"]
+            if pid in workers:
                 workers.remove(pid)
                 os.kill(pid, signal.SIGKILL)  # one that is at its end keeps the reason
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -40,7 +40,9 @@ def weights_of(model: str) -> str | None:
         from transformers import AutoConfig
 
         try:
-            return getattr(AutoConfig.from_pretrained(model, trust_remote_code=False), "_commit_hash", None)
+            return getattr(
+                AutoConfig.from_pretrained(model, trust_remote_code=False), "_commit_hash", None
+            )
         except Exception as error:
             raise cannot_load(model, error) from error
     digest = hashlib.sha256()
@@ -72,9 +74,13 @@ def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
     if isinstance(content, str):
         ids = tokenizer(content)["input_ids"]
     elif tokenizer.chat_template is not None:
-        ids = tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)["input_ids"]
+        ids = tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
     else:
-        raise UserError(f"the tokenizer of {model!r} has no chat template; --no-chat sends the messages' text as it is")
+        raise UserError(
+            f"the tokenizer of {model!r} has no chat template; --no-chat sends the messages' text as it is"
+        )
     if not ids:
         raise UserError(f"the tokenizer of {model!r} makes no token of {content!r}; are its files there?")
     return list(ids)

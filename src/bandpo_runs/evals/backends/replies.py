@@ -8,7 +8,11 @@ import openai
 
 from bandpo.errors import UserError, without_password
 
-_OF_BODY = ("content-encoding", "content-length", "transfer-encoding")  # headers of bytes that are decoded here
+_OF_BODY = (
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+)  # headers of bytes that are decoded here
 
 
 class BoundedClient(openai.DefaultAsyncHttpxClient):
@@ -37,4 +41,6 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
         finally:
             await response.aclose()
         headers = {name: value for name, value in response.headers.items() if name not in _OF_BODY}
-        return type(response)(response.status_code, headers=headers, content=bytes(content), request=request)
+        return type(response)(
+            response.status_code, headers=headers, content=bytes(content), request=request
+        )

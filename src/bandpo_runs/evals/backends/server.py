@@ -21,7 +21,11 @@ PROBES = 3  # shortest questions of which one must be answered before the others
 # can be read again, where each may have become three.
 REPLY, PER_TOKEN, LONGEST_REPLY = 2**20, 2**10, 10 * 2**20
 SETTINGS = ("temperature", "top_p", "max_tokens", "seed", "top_k")  # fields that have options
-REFUSED = ("400", "413", "422")  # statuses of a request that will not be answered, such as one beyond the context
+REFUSED = (
+    "400",
+    "413",
+    "422",
+)  # statuses of a request that will not be answered, such as one beyond the context
 
 
 @dataclass
@@ -53,11 +57,15 @@ class Server:
         for name in SETTINGS:
             if self.body.get(name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise UserError(f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out")
+                raise UserError(
+                    f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out"
+                )
         self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server needs none
 
-    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Completion]]:
+    def generate(
+        self, requests: Iterable[Request], sampling: Sampling
+    ) -> Iterator[tuple[Request, Completion]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
         answers = self._generate(list(requests), sampling)
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
@@ -92,7 +100,9 @@ class Server:
                 if len(failed) >= IN_A_ROW:
                     return None
                 completion = await self._ask(client, request, sampling)
-            if completion.finish == "error":  # all samples of a question that never passes are one failure
+            if (
+                completion.finish == "error"
+            ):  # all samples of a question that never passes are one failure
                 failed[str(request.content)] = str(completion.error)
             elif len(failed) < IN_A_ROW:
                 failed.clear()
@@ -101,7 +111,11 @@ class Server:
         tasks = [asyncio.create_task(ask(request)) for request in probes]
         try:
             answers = await asyncio.gather(*tasks)
-            errors = [completion.error for _, completion in filter(None, answers) if completion.error is not None]
+            errors = [
+                completion.error
+                for _, completion in filter(None, answers)
+                if completion.error is not None
+            ]
             if len(errors) == len(probes):  # the settings may be wrong: nothing is written
                 raise UserError(f"{self.where}: {errors[-1]}; {self._hint(errors[-1], sampling)}")
             tasks += [asyncio.create_task(ask(request)) for request in requests if request not in probes]
@@ -135,7 +149,9 @@ class Server:
         prompt = {"messages" if chat else "prompt": request.content}
         try:
             async with asyncio.timeout(self.timeout):  # the client's own is for each piece of a reply
-                reply = await create(model=self.model, **prompt, extra_body=self._fields(sampling, request.seed))
+                reply = await create(
+                    model=self.model, **prompt, extra_body=self._fields(sampling, request.seed)
+                )
             return read_reply(reply.http_response.content)
         except UserError as error:
             message = str(error)
@@ -148,11 +164,23 @@ class Server:
         message = " ".join(message.split())
         if len(self.key) > 5:
             message = message.replace(self.key, "[key]")  # which some servers repeat
-        return Completion("", 0, "refused" if message.startswith(REFUSED) else "error", error=message[:500])
+        return Completion(
+            "", 0, "refused" if message.startswith(REFUSED) else "error", error=message[:500]
+        )
 
     def _fields(self, sampling: Sampling, seed: int) -> dict[str, Any]:
-        fields = {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": sampling.max_tokens}
-        fields |= {"seed": seed, "top_k": sampling.top_k, "min_p": 0.0, "repetition_penalty": 1.0, **self.body}
+        fields = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+        }
+        fields |= {
+            "seed": seed,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            **self.body,
+        }
         return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -35,10 +35,14 @@ class Transformers:
         try:
             check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
             self.tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=False)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                model, dtype=dtype, trust_remote_code=False
+            )
             broken = not_finite(loaded.named_parameters())
             if broken:
-                raise ValueError(f"its weights are not finite (NaN or infinite), first those of {broken[0]}")
+                raise ValueError(
+                    f"its weights are not finite (NaN or infinite), first those of {broken[0]}"
+                )
         except Exception as error:  # a damaged folder fails in many ways
             raise cannot_load(model, error) from error
         self.model = loaded.to(self.device).eval()
@@ -46,14 +50,20 @@ class Transformers:
         ends = loaded.generation_config.eos_token_id
         ends = self.tokenizer.eos_token_id if ends is None else ends
         self.ends: list[int] = ends if isinstance(ends, list) else [ends] * (ends is not None)
-        pads = [*([self.tokenizer.pad_token_id] * (self.tokenizer.pad_token_id is not None)), *self.ends, 0]
+        pads = [
+            *([self.tokenizer.pad_token_id] * (self.tokenizer.pad_token_id is not None)),
+            *self.ends,
+            0,
+        ]
         self.pad: int = pads[0]
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False
         )
 
-    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Completion]]:
+    def generate(
+        self, requests: Iterable[Request], sampling: Sampling
+    ) -> Iterator[tuple[Request, Completion]]:
         waiting = iter(requests)
         while batch := list(islice(waiting, self.batch)):
             try:
@@ -90,7 +100,12 @@ class Transformers:
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
     """Return the logits processors of a batch. They make the sampled token the most probable."""
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    from transformers import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     if sampling.temperature == 0:
         return LogitsProcessorList()
@@ -114,7 +129,9 @@ class SeededChoice:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         device = scores.device
-        self._generators = self._generators or [torch.Generator(device).manual_seed(seed) for seed in self.seeds]
+        self._generators = self._generators or [
+            torch.Generator(device).manual_seed(seed) for seed in self.seeds
+        ]
         # In float64: float32 would be too coarse near 0, where rare tokens win.
         noise = torch.empty(scores.shape, dtype=torch.float64, device=device)
         for row, generator in zip(noise, self._generators, strict=True):

@@ -11,7 +11,9 @@ from bandpo.errors import UserError
 from ..samples import Sampling
 from .base import Completion, Request, cannot_load, token_ids
 
-CHUNK = 1024  # requests at once: some full batches of vLLM, and no more samples than that are lost by a kill
+CHUNK = (
+    1024  # requests at once: some full batches of vLLM, and no more samples than that are lost by a kill
+)
 
 
 class VLLM:
@@ -28,7 +30,9 @@ class VLLM:
         self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
         self.tokenizer: Any = self.engine.get_tokenizer()
 
-    def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[tuple[Request, Completion]]:
+    def generate(
+        self, requests: Iterable[Request], sampling: Sampling
+    ) -> Iterator[tuple[Request, Completion]]:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
 
         context = self.engine.llm_engine.model_config.max_model_len

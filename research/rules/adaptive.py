@@ -11,12 +11,13 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from ..band.operator import band_bounds
-from ..bounds import Bounds
-from ..numerics import output_dtype
-from .base import Context, Law, Region, check_part
-from .control import Controlled
-from .rules import Band
+from bandpo.band.operator import band_bounds
+from bandpo.bounds import Bounds
+from bandpo.numerics import output_dtype
+from bandpo.trust_regions.base import Context, Region, check_part
+from bandpo.trust_regions.rules import Band
+
+from .control import Controlled, Law, read_law
 
 __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
@@ -36,13 +37,13 @@ class Tilt(TokenLaw):
     A positive gain widens the band where x is large, a negative one narrows it there. x is, for each token of old
     probability p, named by `of`:
 
-    - entropy: of the old policy there, in nats (context.old_entropies);
+    - entropy: of the old policy there, in nats ("old_entropies" of the context's `extra`);
     - surprise: -log p, in nats, so that the weight is p^-gain;
     - position: the share of the response before the token, from 0 to nearly 1.
     """
 
     kind: ClassVar[str] = "tilt"
-    limits: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
     of: str
     gain: float
     limit: float = 10.0
@@ -53,7 +54,7 @@ class Tilt(TokenLaw):
             raise ValueError(f"of of Tilt must be one of {list(QUANTITIES)}, got {self.of!r}")
 
     @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def required(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return QUANTITIES[self.of]
 
     @property
@@ -62,9 +63,11 @@ class Tilt(TokenLaw):
         return f"{self.of} {self.gain:+g}{within}"
 
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        x, *mask = [context.require(name, self) for name in self.needs] or [-old_logps.clamp(max=0)]
-        if mask:
-            x = x / mask[0].sum(-1, keepdim=True).clamp(min=1)
+        x = -old_logps.clamp(max=0)
+        for name in self.required:
+            x = context.require(name, self)
+        if self.of == "position":
+            x = (x.cumsum(-1) - 1) / x.sum(-1, keepdim=True).clamp(min=1)
         x, most = (old_logps.new_zeros(()) + x).to(output_dtype(old_logps)), math.log(self.limit)
         return (self.gain * x).clamp(-most, most).exp()
 
@@ -73,7 +76,7 @@ class Tilt(TokenLaw):
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "entropy": ("old_entropies",),
     "surprise": (),
-    "position": ("positions", "response_mask"),
+    "position": ("response_mask",),
 }
 
 
@@ -86,10 +89,11 @@ class Adaptive(Region):
 
     The mean is over all response tokens that the loss is given, also where the band governs some of them only, as in
     `ByProbability`. With micro-batches or processes add up `sums` over all parts, and pass total / count as
-    `mean_weight`; TRL's and verl's trainers here do.
+    `mean_weight` of the context's `extra`.
 
     >>> import torch
-    >>> from bandpo.trust_regions import Adaptive, Band, Context, Tilt
+    >>> from bandpo.trust_regions import Band, Context
+    >>> from research.rules.adaptive import Adaptive, Tilt
     >>> region = Adaptive(Band("tv", 0.1), Tilt("surprise", 0.5))
     >>> mask = torch.ones(1, 2, dtype=torch.bool)
     >>> bounds = region.bounds(torch.tensor([[0.04, 0.64]]).log(), Context(response_mask=mask))
@@ -98,11 +102,13 @@ class Adaptive(Region):
     """
 
     kind: ClassVar[str] = "adaptive"
-    words: ClassVar[str] = "{region} by {law}"
-    needs: ClassVar[tuple[str, ...]] = ("response_mask",)
+    label_format: ClassVar[str] = "{region} by {law}"
+    required: ClassVar[tuple[str, ...]] = ("response_mask",)
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
     law: TokenLaw
+
+    read_field = staticmethod(read_law)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,10 +116,10 @@ class Adaptive(Region):
         if not isinstance(self.region.region if isinstance(self.region, Controlled) else self.region, Band):
             raise ValueError(f"region of Adaptive must be a Band, may be Controlled, got {self.region!r}")
 
-    def needed(self) -> dict[str, str]:
-        return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
+    def all_required(self) -> dict[str, str]:
+        return super().all_required() | dict.fromkeys(self.law.required, type(self.law).__name__)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         return {"a token of mean weight": self.region}
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
@@ -134,7 +140,7 @@ class Adaptive(Region):
         context, band = context or Context(), self.region
         if isinstance(band, Controlled):
             band = band.at(context.require("controlled", band))
-        weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.mean_weight
+        weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.extra.get("mean_weight")
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()
             mean = total / count.clamp(min=1)

@@ -11,19 +11,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from ..bounds import Bounds
-from ..errors import nearest
-from ..numerics import listed, made_to_last
-from .base import Context, Law, Region, check_number, check_part, given
+from bandpo.bounds import Bounds
+from bandpo.errors import nearest
+from bandpo.numerics import listed, outside_torch_modes
+from bandpo.trust_regions.base import Context, Node, Region, check_number, check_part, init_fields, walk
+from bandpo.trust_regions.nodes import read_field, read_node
 
 __all__ = ["ControlLaw", "Controlled", "Quantile"]
 
 State = dict[str, float]
+R = TypeVar("R", bound=Region)
 
 
 # Of each quantity that can be held: whether it rises (1) or falls (-1) as the rule gets wider, and the interval in
@@ -34,6 +36,26 @@ MEASURES: dict[str, tuple[int, tuple[float, float]]] = {
     **dict.fromkeys(("entropy", "kl_old/k1", "kl_old/k3", "log_ratio/p99"), (1, (0.0, math.inf))),
     "log_ratio/p01": (-1, (-math.inf, 0.0)),
 }
+
+
+class Law(Node, ABC, family="law"):
+    """Say how a rule's number moves: by token (`TokenLaw`) or by step (`ControlLaw`)."""
+
+
+def read_law(name: str, value: Any) -> Any:
+    """Read a field of a rule with a law."""
+    return read_node(value, Law) if name == "law" and isinstance(value, Mapping) else read_field(name, value)
+
+
+def find_one(region: Region, kind: type[R]) -> R | None:
+    """Find the rule of a class in a rule, itself included; None without one.
+
+    Raises ValueError for two, because a context has one number for it.
+    """
+    rules = [each for each in walk(region) if isinstance(each, kind)]
+    if len(rules) > 1:
+        raise ValueError(f"a rule may have one {kind.__name__} in it, got {rules}")
+    return rules[0] if rules else None
 
 
 class ControlLaw(Law, ABC):
@@ -67,7 +89,7 @@ class Quantile(ControlLaw):
     """
 
     kind: ClassVar[str] = "quantile"
-    limits: ClassVar[Mapping[str, str]] = {"gain": "(0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"gain": "(0, inf)"}
     gain: float = 1.0
 
     def step(self, state: State, gap: float, target: float, low: float, high: float) -> State:
@@ -78,12 +100,12 @@ class Quantile(ControlLaw):
 
 @dataclass(frozen=True)
 class Controlled(Region):
-    """Move one number of a rule so that a measured quantity is held at a target. Needs context.controlled.
+    """Move one number of a rule so that a measured quantity is held at a target. Needs extra["controlled"].
 
     `Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.01, Quantile(), low=0.005, high=0.5)` widens the band
-    while more than 1 % of the tokens are outside and narrows it while fewer are. `BandPOTrainer` does so in each step,
-    the plug-in for verl once in an update. Your own loop begins with `state = rule.start()`, passes
-    `controlled=rule.value(state)` to `policy_loss`, and after each optimizer step takes
+    while more than 1 % of the tokens are outside and narrows it while fewer are. A loop
+    begins with `state = rule.start()`, passes `extra={"controlled": rule.value(state)}` to `policy_loss`, and after
+    each optimizer step takes
     `value, state = rule.radius(state, metrics.compute())`, of all its micro-batches and ranks.
 
     The first optimizer step on a batch has ratio 1: nothing is clipped. So measurements are smoothed, over 1 / (1 -
@@ -106,10 +128,10 @@ class Controlled(Region):
     """
 
     kind: ClassVar[str] = "controlled"
-    words: ClassVar[str] = (
+    label_format: ClassVar[str] = (
         "{region}, {parameter} in {low}..{high} for {measure} {target} ({law}, smoothing {smoothing})"
     )
-    needs: ClassVar[tuple[str, ...]] = ("controlled",)
+    required: ClassVar[tuple[str, ...]] = ("controlled",)
     sees_probability: ClassVar[bool] = False
     region: Region
     parameter: str | tuple[str, ...]
@@ -120,12 +142,14 @@ class Controlled(Region):
     high: float
     smoothing: float = 0.9
 
+    read_field = staticmethod(read_law)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_part(self, "law", of=ControlLaw)
         names = listed(self.parameter) or [""]
         object.__setattr__(self, "parameter", names[0] if len(names) == 1 else tuple(names))
-        numbers = {each: x for each in given(self.region) if isinstance(x := getattr(self.region, each), float)}
+        numbers = {each: x for each in init_fields(self.region) if isinstance(x := getattr(self.region, each), float)}
         for each in names:
             if not math.isfinite(numbers.get(each, math.nan)):
                 raise ValueError(
@@ -151,7 +175,7 @@ class Controlled(Region):
                 "Controlled begins"
             )
         narrow, wide = self.at(self.low), self.at(self.high)
-        if not narrow.needed() and not _is_wider(wide, narrow):
+        if not narrow.all_required() and not _is_wider(wide, narrow):
             raise ValueError(
                 f"parameter of Controlled must name a number that makes {self.region!r} wider when it grows, got "
                 f"{self.parameter!r}"
@@ -171,7 +195,7 @@ class Controlled(Region):
         context = context or Context()
         return self.at(context.require("controlled", self)).bounds(old_logps, context)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         names = " = ".join(listed(self.parameter))
         return {f"at {names} = {value:g}": self.at(value) for value in (self.low, self.high)}
 
@@ -204,7 +228,7 @@ class Controlled(Region):
 
 
 def _is_wider(wide: Region, narrow: Region) -> bool:
-    with made_to_last():
+    with outside_torch_modes():
         log_p = torch.linspace(-8, 0, 33)
         a, b = narrow.bounds(log_p), wide.bounds(log_p)
         more = torch.stack([a.log_low - b.log_low, b.log_high - a.log_high]).nan_to_num()
