@@ -48,6 +48,16 @@ def policy_loss(
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
     A) - beta KL_t].
 
+    >>> import torch, bandpo
+    >>> old = torch.tensor([[0.08, 0.9]]).log()
+    >>> new = torch.tensor([[0.12, 0.9]]).log().requires_grad_()             # the rare token grew by half
+    >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
+    ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
+    ...     gradient, = torch.autograd.grad(loss, new)
+    ...     print(f"{gradient[0, 0].abs():.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
+    0.00 1
+    0.75 0
+
     Everything but `logps` is detached. Half precision is computed in float32, with a warning. Padding, NaN included,
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones too, is clamped to
     that value and has no gradient; `log_ratio/saturated_fraction` counts them. So value and gradient are finite for all
@@ -80,16 +90,6 @@ def policy_loss(
             device; with a bool mask and a normalizer they are left to `Metrics.compute`. Without these two, NaN, and
             infinite advantages and weights, are errors that count them, unless `metrics="all"` counts them
             (`not_finite/count`).
-
-    >>> import torch, bandpo
-    >>> old = torch.tensor([[0.08, 0.9]]).log()
-    >>> new = torch.tensor([[0.12, 0.9]]).log().requires_grad_()             # the rare token grew by half
-    >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
-    ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
-    ...     gradient, = torch.autograd.grad(loss, new)
-    ...     print(f"{gradient[0, 0].abs():.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
-    0.00 1
-    0.75 0
     """
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
