@@ -22,7 +22,7 @@ from ..numerics import LOWEST, output_dtype, warn_of_half, without_looking
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
-from .metrics import Level, Metrics, highest, measure
+from .metrics import Metrics, MetricSet, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, as_pair, clip_by_sign, surrogate_of
@@ -42,7 +42,7 @@ def policy_loss(
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
     normalizer: float | Tensor | None = None,
-    metrics: Level | None = "main",
+    metrics: MetricSet | None = "main",
     extra: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
@@ -183,7 +183,7 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 
 
 @torch.no_grad()
-def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: Level | None) -> Metrics:
+def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: MetricSet | None) -> Metrics:
     """Count the effect of the bounds, and the inputs of the checks."""
     new, old, reference, advantages, mask, padding = (
         batch.new,
@@ -196,10 +196,10 @@ def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: Level |
     metrics = Metrics({}, {})
     limit = objective.max_log_ratio or MAX_LOG_RATIO
     if level is not None:
-        own = None
+        token_log_ratio = None
         if not objective.is_per_token:  # the KL to the old policy is that of tokens, whatever the ratio
-            own = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
-        metrics = measure(terms.limited, terms.bounds, old, advantages, mask, level, own=own)
+            token_log_ratio = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
+        metrics = measure(terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=token_log_ratio)
         for name, x in (("entropy", batch.extra.get("entropies")), ("kl_ref", terms.penalty)):
             if x is not None:
                 metrics.totals[name] = x.to(old.dtype).masked_fill(padding, 0.0).sum()
