@@ -200,8 +200,7 @@ class ContextTrainer(GRPOTrainer):
         # vLLM gives NaN where it has none, which TRL counts as no difference.
         sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
         inputs = inputs | {"old_per_token_logps": sampled}
-        if (
-            "importance_sampling_ratio" in inputs
-        ):  # pi_old over the sampler's policy: it is in the ratio already
+        # Pi_old over the sampler's policy: it is in the ratio already.
+        if "importance_sampling_ratio" in inputs:
             inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
         return inputs

@@ -62,9 +62,8 @@ def method(name: str) -> Method:
         meant = f"band:{name}"
     elif {*words} <= {*names}:
         meant = words[0]
-    hint = (
-        "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
-    )  # a number, or Python
+    # A number, or Python.
+    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
     raise ValueError(unknown("method or rule", name, names, meant=meant) + hint)
 
 
@@ -128,9 +127,8 @@ def method_or_objective(node: Any) -> Method | Objective:
         )
     if kind == "method":
         return method(values["name"])
-    if (
-        kind is not None and str(kind).lower() not in types and ":" not in str(kind)
-    ):  # module:Class is a user's rule
+    # Module:Class is a user's rule.
+    if kind is not None and str(kind).lower() not in types and ":" not in str(kind):
         raise ValueError(unknown("trust region type", kind, types))
     return Objective(trust_region(cast(Any, node)))
 

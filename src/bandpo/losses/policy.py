@@ -172,9 +172,8 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
         values = surrogate_of(
             limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi
         )
-    if (
-        objective.ratio == "sequence"
-    ):  # each token has its share of the response's surrogate, and they sum to it
+    # Each token has its share of the response's surrogate, and they sum to it.
+    if objective.ratio == "sequence":
         values = values / mask.sum(-1, keepdim=True).clamp(min=1)
     if batch.reference is None:
         return _Terms(values, log_ratio, limited, bounds, None)
@@ -185,30 +184,27 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 @torch.no_grad()
 def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: MetricSet | None) -> Metrics:
     """Count the effect of the bounds, and the inputs of the checks."""
-    new, old, reference, advantages, mask, padding = (
-        batch.new,
-        batch.old,
-        batch.reference,
-        batch.advantages,
-        batch.mask,
-        batch.padding,
-    )
+    new, old, advantages, mask = batch.new, batch.old, batch.advantages, batch.mask
     metrics = Metrics({}, {})
     limit = objective.max_log_ratio or MAX_LOG_RATIO
     if level is not None:
         token_log_ratio = None
         if not objective.is_per_token:  # the KL to the old policy is that of tokens, whatever the ratio
             token_log_ratio = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
-        metrics = measure(terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=token_log_ratio)
+        metrics = measure(
+            terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=token_log_ratio
+        )
         for name, x in (("entropy", batch.extra.get("entropies")), ("kl_ref", terms.penalty)):
             if x is not None:
-                metrics.totals[name] = x.to(old.dtype).masked_fill(padding, 0.0).sum()
+                metrics.totals[name] = x.to(old.dtype).masked_fill(batch.padding, 0.0).sum()
     likeliest = torch.maximum(new, old)
-    if reference is not None:
-        likeliest = likeliest.maximum(reference)
+    if batch.reference is not None:
+        likeliest = likeliest.maximum(batch.reference)
     metrics.maxima["log_probability"] = highest(likeliest)
     if objective.ratio != "token" and advantages.shape[1] > 1:
-        top, bottom = (x.masked_fill(padding, -torch.inf).amax(-1) for x in (advantages, -advantages))
+        top, bottom = (
+            x.masked_fill(batch.padding, -torch.inf).amax(-1) for x in (advantages, -advantages)
+        )
         metrics.totals["mixed"] = (top > -bottom).sum()
     if level == "all":
         metrics.totals["not_finite"] = (~terms.values.isfinite() & mask).sum()
