@@ -261,6 +261,7 @@ class BandPOTrainer(ContextTrainer):
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
         self.row_of_rule: dict[str, float] = {}  # what a `ControlCallback` logs
+        self.last_metrics: dict[str, float] = {}  # of the last row, for a `ControlCallback`
         self._token_writer, share = None, settings.tokens_share
         if share != 0:
             self._token_writer = TokenWriter(
@@ -397,6 +398,7 @@ class BandPOTrainer(ContextTrainer):
         """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             values, masked = self._measured.compute(), self._measured.totals.get("masked")
+            self.last_metrics = values
             self._measured = Metrics({}, {})
             values |= (
                 {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
