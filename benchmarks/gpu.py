@@ -68,7 +68,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 COMPILED = ("grpo", "band-kl", "band-tv", "band-chi2", "no-clip", "clip-higher", "weighted-clip", "dcpo", "gspo")
 LAB = ("band-kl", "grpo", "clip-higher", "clip-wide")
 SMOLLM2 = ("no clip", "Band-KL 0.05", "GRPO 0.2/0.2", "weighted clip")
-WAITS = ("band-entropy",)  # its radius is a tensor, whose numbers are looked at
+WAITS: tuple[str, ...] = ()  # methods whose loss waits for the device
 VOCABULARY, WIDTH = 32768, 576
 
 

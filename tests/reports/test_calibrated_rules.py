@@ -216,7 +216,7 @@ REFUSED = {
         "eps",
         "needs more than old log-probabilities and advantages",
     ),
-    "more than p": (Wider(), "eps", r"needs context\.entropies"),
+    "more than p": (Wider(), "eps", "needs entropies"),
     "narrower": (Narrowing(), "slope", "Narrowing 0.05, slope: from .* narrower for"),
     "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }
@@ -233,7 +233,8 @@ def test_no_answer_says_why():
     frozen = Tokens(of.old, np.where(np.arange(of.count) % 4 == 0, of.log_ratio, 0.0), None, of.responses, {})
     (found,) = calibrate(frozen, [Band("kl")], rate=0.3).rules
     assert (found.value, found.measured) == (None, None)
-    assert found.why == "at most 25 % of the tokens are outside, whatever delta is"
+    # A quarter have moved, some of them so little that the smallest radius that is tried holds them.
+    assert found.why == "at most 24.8 % of the tokens are outside, whatever delta is"
     below = (of.log_ratio < math.log(0.9)).mean()
     (found,) = calibrate(of, [Clip(0.1, 0.2)], rate=below / 2).rules
     assert found.why.endswith("of the tokens are outside, whatever eps_high is, which is more than wanted")
@@ -242,7 +243,7 @@ def test_no_answer_says_why():
     (found,) = calibrate(doubled, [Clip()], rate=share / 2).rules
     assert found.why.startswith(f"{100 * share:.3g} % of the tokens are outside, whatever eps_low = eps_high is, which")
     (found,) = calibrate(of, [Band("kl")], rate=0.9, cut=True).rules
-    driven = (of.log_ratio * of.advantages > 0).mean()
+    driven = ((of.log_ratio * of.advantages > 0) & ~contained(Band("kl", 1e-8), of)).mean()
     assert found.why == f"at most {100 * driven:.3g} % of the tokens are cut, whatever delta is"
 
 
