@@ -72,7 +72,7 @@ def local(x: Any) -> Any:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return a DTensor as the tensor that all its processes have together; another tensor as it is."""
+    """Return a DTensor as the tensor of all its processes; another as it is."""
     return cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
 
 
@@ -107,9 +107,8 @@ def check_old_logps(old_logps: Any) -> None:
         return
     try:
         is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
-    except (
-        RuntimeError
-    ):  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+    # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
+    except RuntimeError:
         return
     if is_above:
         highest = float(old_logps.nan_to_num(-math.inf).max())

@@ -141,8 +141,8 @@ def test_bounds_have_the_same_bits_whenever_and_after_whatever_a_radius_is_used(
 @pytest.fixture
 def solved(monkeypatch):
     """The calls of the solver."""
-    calls, solve = [], table.fall
-    monkeypatch.setattr(table, "fall", lambda *inputs: calls.append(inputs) or solve(*inputs))
+    calls, solve = [], table.solve_lower
+    monkeypatch.setattr(table, "solve_lower", lambda *inputs: calls.append(inputs) or solve(*inputs))
     return calls
 
 
@@ -150,6 +150,7 @@ def solved(monkeypatch):
 def test_a_radius_that_moves_solves_nothing(name, solved):
     kind = Divergence("mine", lambda u: (u - 1) ** 2 / (u + 1)) if name == "own" else name
     log_p = log_probabilities()[::50]
+    operator._table.cache_clear()
     table._panel.cache_clear()
     band_bounds(log_p, kind, 0.05)
     solved.clear()

@@ -198,7 +198,6 @@ ARGUMENTS = {
     "--old oldlogps": "tokens.jsonl has no column 'oldlogps' (--old), did you mean 'old_logps'?; it has response_id, ",
     "--old logps": "tokens.jsonl: --old and --new are the same column, 'logps'",
     "--match clip:1.0:100": "leaves none of ",
-    "--rule band-entropy": "needs more than old log-probabilities and advantages",
 }
 
 

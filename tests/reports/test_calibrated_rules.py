@@ -221,7 +221,7 @@ REFUSED = {
         "eps",
         "needs more than old log-probabilities and advantages",
     ),
-    "more than p": (Wider(), "eps", r"needs context\.entropies"),
+    "more than p": (Wider(), "eps", "needs entropies"),
     "narrower": (Narrowing(), "slope", "Narrowing 0.05, slope: from .* narrower for"),
     "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }

@@ -82,7 +82,7 @@ def test_half_precision_is_a_problem_where_verl_is_and_a_warning_where_it_may_be
 def test_verl_07_has_settings_of_its_own(monkeypatch):
     """Its newer workers compute in half precision whatever is set; its older ones cannot show a rule more."""
     newer, older = "trainer.use_legacy_worker_impl=disable", f"{ACTOR}.fsdp_config.dtype=float32"
-    more = [*GOOD[:2], f"+{LOSS}.trust_region=band-entropy", *GOOD[3:]]
+    more = [*GOOD, f"+{LOSS}.anchor=sampler"]
     versions(monkeypatch, verl="0.8.0")
     assert of_level(findings(*more), "problem", "warning") == []
     versions(monkeypatch, verl="0.7.1")

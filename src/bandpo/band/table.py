@@ -24,7 +24,7 @@ from ..numerics import LOG_P_MIN, clamp_log_p, is_number, outside_torch_modes
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import Generator, fall
+from .solver import Generator, solve_lower
 
 # Radii that are solved in each octave of radii, for the curves and for where they reach the edge; and nodes in each
 # quarter of an octave of distance. Where these are not enough, one radius is solved, at the nodes of each sixteenth.
@@ -129,16 +129,17 @@ def _octaves(
 ) -> tuple[_Table, Tensor] | None:
     """Return the table of some octaves of radii, and the polynomials of their edges."""
     with outside_torch_modes():
-        panels = [
-            panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None
-        ]
-        if len(panels) <= last - first:
-            return None
+        panels: list[_Panel] = []
+        for octave in range(first, last + 1):
+            panel = _panel(kind, octave)
+            if panel is None:
+                return None
+            panels.append(panel)
         places = (
             2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1
             for count in (_RADII, _RADII_OF_EDGES)
         )
-        powers, powers_of_edges = (_vandermonde(place).inverse() for place in places)
+        powers, powers_of_edges = (torch.linalg.vander(place).inverse() for place in places)
         tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
         edges = torch.stack([powers_of_edges @ x.values.new_tensor(x.edges) for x in panels], 1)
         return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
@@ -198,22 +199,17 @@ class _Table(NamedTuple):
 
 
 def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
-    """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
+    """Turn values at nodes into polynomials. They are (powers of the radius, r and c, sides, parts, nodes)."""
     saturates = values.shape[2] == 1
-    scale = _powers_of_width(saturates)
-    table = (torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4) / scale).flatten(3)
+    # From powers of the place in a cell, from 0 to 1, to powers of the distance from its start.
+    scale = (2**_BITS // parts / _cells(saturates, parts)[1]) ** torch.arange(_DEGREE + 1)[:, None]
+    table = torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)) * scale[:, None, :, None]
+    table = table.flatten(3)
     if saturates:  # one cell more: beyond the edge r is 0 and q is 0
         table = torch.nn.functional.pad(table, (0, 1))
         table[:, 0, 0, -1] = torch.inf
-    return _Table(table.to(device), saturates, scale.shape[-1], kind.slopes)
-
-
-@cache
-def _powers_of_width(saturates: bool) -> Tensor:
-    """Return the powers of the width of each cell of a table: (powers, 1, cells)."""
-    with outside_torch_modes():
-        _, width = _cells(saturates, 2**_BITS)
-        return (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]
+    cells = values.shape[3] * 2**_BITS // parts
+    return _Table(table.to(device), saturates, cells, kind.slopes)
 
 
 def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
@@ -225,28 +221,24 @@ def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
 
 
 def _nodes(count: int) -> list[float]:
-    """Return Chebyshev points from 0 to 1, both ends among them: neighbours have no jumps between them."""
+    """Return Chebyshev points from 0 to 1. Both ends are among them, so neighbours meet without a jump."""
     return [0.5 - 0.5 * math.cos(math.pi * i / (count - 1)) for i in range(count)]
 
 
 def _weights(nodes: list[float], at: float) -> list[float]:
-    """Return how much the value at each node counts for that at some point: Lagrange's polynomials."""
+    """Return the weight of each node's value at some point (Lagrange)."""
     return [math.prod((at - y) / (x - y) for y in nodes if y != x) for x in nodes]
 
 
 @cache
 def _refinement(parts: int) -> Tensor:
-    """Return what makes values at the nodes of a part the polynomials of its cells: (cells, powers, nodes)."""
+    """Return what makes polynomials of values at nodes. It is (cells of a part, powers, nodes)."""
     with outside_torch_modes():
         nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
         weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
-        return _vandermonde(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
+        return torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
             weights, dtype=torch.float64
         )
-
-
-def _vandermonde(nodes: Tensor) -> Tensor:
-    return nodes[:, None] ** torch.arange(len(nodes))
 
 
 class _Panel(NamedTuple):
@@ -276,7 +268,7 @@ def _panel(kind: Divergence, octave: int) -> _Panel | None:
 def _solve_panel(
     kind: Divergence, log_radii: list[float], log_radii_of_edges: list[float], parts: int
 ) -> _Panel | None:
-    """Return the curves of some radii, or None if interpolation between them, and between their nodes, is off."""
+    """Solve some radii. It is None if interpolation between them, or between nodes, is off."""
     nodes, between = _nodes(_NODES), 0.5 * (log_radii[0] + log_radii[:2][-1])
     middle = [0.5 * (x + y) for x, y in itertools.pairwise(nodes)]
     radii = torch.exp2(torch.tensor([*log_radii, between, *log_radii_of_edges], dtype=torch.float64))
@@ -304,10 +296,11 @@ def _curves(
     log_odds = (edges[:, None, None, None] + signed).clamp(-350, 350)
     rest = -torch.nn.functional.softplus(log_odds, threshold=700)
     sides = torch.sigmoid(log_odds), torch.sigmoid(-log_odds), rest
-    curve = torch.stack(fall(*sides, radii[:, None, None, None], generator), 1)
+    curve = torch.stack(solve_lower(*sides, radii[:, None, None, None], generator), 1)
     return torch.log(curve.abs()), (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
 
 
+@cache
 def _cells(saturates: bool, parts: int) -> tuple[Tensor, Tensor]:
     """Return starts and widths of equal parts of the octaves of distance."""
     first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND

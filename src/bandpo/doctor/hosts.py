@@ -113,9 +113,8 @@ def host_settings(
             write,
         )
     else:
-        own = {
-            name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")
-        }  # without the dual clip
+        # Without the dual clip.
+        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
         own = {name: x for name, x in own.items() if x not in (None, ...)}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
         level: Level = "note"

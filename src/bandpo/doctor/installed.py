@@ -41,10 +41,8 @@ EXTRAS = {
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
-_TRL_OF_VERL = (
-    1,
-    12,
-)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
+# The last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed.
+_TRL_OF_VERL = (1, 12)
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
