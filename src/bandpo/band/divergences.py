@@ -36,7 +36,7 @@ class Divergence:
         log_bounds: optional `(log_p, delta) -> (log_low, log_high)` for log_p in [-inf, 0], saturation included. Its
             dtype, float32 or float64, says how precise the result must be; it is best computed in float64 always.
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
-            near it. With f alone, float64 results lose digits for small radii; float32 ones do not.
+            near it. With f alone, results lose digits for small radii: float64 ones, and float32 ones below 1e-8.
         kinks: True if f has a kink at a point other than u = 1. Then the roots are bisected.
         iterates: True if `log_bounds` is no closed form but a solver. Then float32 bounds are looked up.
 

@@ -68,7 +68,9 @@ class BandTable:
     '0.262 2.411'
     """
 
-    def __init__(self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu"
+    ) -> None:
         if not is_number(delta) or not delta > 0:
             raise ValueError(f"delta must be a positive number, got {delta!r}")
         self.divergence, self.delta = lookup(divergence), min(max(float(delta), 1e-10), 1e10)
@@ -91,10 +93,14 @@ class BandTable:
         `old_logps` is log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
         """
         if not self.fits:
-            raise ValueError(f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it")
+            raise ValueError(
+                f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it"
+            )
         log_p = old_logps.detach().clamp(max=0)
         log_low, log_high = self.look_up(log_p)
-        return Bounds(log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float()))
+        return Bounds(
+            log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float())
+        )
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p."""
@@ -118,14 +124,21 @@ def look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | N
 
 
 @lru_cache(maxsize=4)
-def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> tuple[_Table, Tensor] | None:
+def _octaves(
+    kind: Divergence, first: int, last: int, device: torch.device
+) -> tuple[_Table, Tensor] | None:
     """Return the table of some octaves of radii, and the polynomials of their edges."""
     with made_to_last():
-        panels = [panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None]
+        panels = [
+            panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None
+        ]
         if len(panels) <= last - first:
             return None
-        places = (2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1 for count in (_RADII, _RADII_OF_EDGES))
-        powers, powers_of_edges = (_vandermonde(place).inverse() for place in places)
+        places = (
+            2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1
+            for count in (_RADII, _RADII_OF_EDGES)
+        )
+        powers, powers_of_edges = (torch.linalg.vander(place).inverse() for place in places)
         tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
         edges = torch.stack([powers_of_edges @ x.values.new_tensor(x.edges) for x in panels], 1)
         return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
@@ -140,7 +153,11 @@ class _Table(NamedTuple):
     slopes: tuple[float, float]
 
     def look_up(
-        self, log_p: Tensor, edge: float | Tensor, octave: Tensor | None = None, place: Tensor | None = None
+        self,
+        log_p: Tensor,
+        edge: float | Tensor,
+        octave: Tensor | None = None,
+        place: Tensor | None = None,
     ) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p.
 
@@ -150,13 +167,19 @@ class _Table(NamedTuple):
         log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
         low = self._read(0, log_odds - edge, octave, place).view_as(within)
         high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
-        return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(beyond, alpha=self.slopes[1])
+        return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(
+            beyond, alpha=self.slopes[1]
+        )
 
     def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
         """Return log |log r| or log |log c| at a signed distance from the edge."""
         distance, cells, first = signed.abs(), 2 * self.cells, _FIRST_AT_BEND
         if self.saturates:
-            distance, cells, first = distance.clamp(min=2.0**_FIRST_AT_EDGE), self.cells + 1, _FIRST_AT_EDGE
+            distance, cells, first = (
+                distance.clamp(min=2.0**_FIRST_AT_EDGE),
+                self.cells + 1,
+                _FIRST_AT_EDGE,
+            )
         else:
             distance = distance.add_(1.0)
         # The leading bits of a float64 are its cell, and the float64 that has no others is the cell's start.
@@ -177,20 +200,15 @@ class _Table(NamedTuple):
 def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
     """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
     saturates = values.shape[2] == 1
-    scale = _powers_of_width(saturates)
-    table = (torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)).flatten(4) / scale).flatten(3)
+    # From powers of the place in a cell, from 0 to 1, to powers of the distance from its start.
+    scale = (2**_BITS // parts / _cells(saturates, parts)[1]) ** torch.arange(_DEGREE + 1)[:, None]
+    table = torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)) * scale[:, None, :, None]
+    table = table.flatten(3)
     if saturates:  # one cell more: beyond the edge r is 0 and q is 0
         table = torch.nn.functional.pad(table, (0, 1))
         table[:, 0, 0, -1] = torch.inf
-    return _Table(table.to(device), saturates, scale.shape[-1], kind.slopes)
-
-
-@cache
-def _powers_of_width(saturates: bool) -> Tensor:
-    """Return the powers of the width of each cell of a table: (powers, 1, cells)."""
-    with made_to_last():
-        _, width = _cells(saturates, 2**_BITS)
-        return (width ** torch.arange(_DEGREE + 1)[:, None])[:, None]
+    cells = values.shape[3] * 2**_BITS // parts
+    return _Table(table.to(device), saturates, cells, kind.slopes)
 
 
 def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
@@ -217,13 +235,9 @@ def _refinement(parts: int) -> Tensor:
     with made_to_last():
         nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
         weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
-        return _vandermonde(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
+        return torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
             weights, dtype=torch.float64
         )
-
-
-def _vandermonde(nodes: Tensor) -> Tensor:
-    return nodes[:, None] ** torch.arange(len(nodes))
 
 
 class _Panel(NamedTuple):
@@ -260,7 +274,9 @@ def _solve_panel(
     edges, saturates = _edges(kind.generator, radii)
     n = len(log_radii)
     values, _ = _curves(kind.generator, radii[:n], edges[:n], saturates, parts, nodes)
-    expected, matters = _curves(kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle)
+    expected, matters = _curves(
+        kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle
+    )
     panel = _Panel(log_radii, values, log_radii_of_edges, edges[n + 1 :].tolist())
     to_middle = values.new_tensor([_weights(nodes, x) for x in middle])
     error, edge = (panel.curve(between) @ to_middle.T - expected[0]).abs(), float(edges[n])
@@ -283,6 +299,7 @@ def _curves(
     return torch.log(curve.abs()), (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
 
 
+@cache
 def _cells(saturates: bool, parts: int) -> tuple[Tensor, Tensor]:
     """Return starts and widths of equal parts of the octaves of distance."""
     first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
