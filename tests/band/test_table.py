@@ -150,6 +150,7 @@ def solved(monkeypatch):
 def test_a_radius_that_moves_solves_nothing(name, solved):
     kind = Divergence("mine", lambda u: (u - 1) ** 2 / (u + 1)) if name == "own" else name
     log_p = log_probabilities()[::50]
+    operator._table.cache_clear()
     table._panel.cache_clear()
     band_bounds(log_p, kind, 0.05)
     solved.clear()

@@ -129,11 +129,12 @@ def _octaves(
 ) -> tuple[_Table, Tensor] | None:
     """Return the table of some octaves of radii, and the polynomials of their edges."""
     with made_to_last():
-        panels = [
-            panel for number in range(first, last + 1) if (panel := _panel(kind, number)) is not None
-        ]
-        if len(panels) <= last - first:
-            return None
+        panels: list[_Panel] = []
+        for octave in range(first, last + 1):
+            panel = _panel(kind, octave)
+            if panel is None:
+                return None
+            panels.append(panel)
         places = (
             2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1
             for count in (_RADII, _RADII_OF_EDGES)
