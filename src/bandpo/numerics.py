@@ -70,7 +70,7 @@ def local(x: Any) -> Any:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return a DTensor as the tensor that all its processes have together; another tensor as it is."""
+    """Return a DTensor as the tensor of all its processes; another as it is."""
     return cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
 
 

@@ -199,7 +199,7 @@ class _Table(NamedTuple):
 
 
 def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
-    """Turn values at nodes, (powers of the radius, r and c, sides, parts, nodes), into polynomials of the cells."""
+    """Turn values at nodes into polynomials. They are (powers of the radius, r and c, sides, parts, nodes)."""
     saturates = values.shape[2] == 1
     # From powers of the place in a cell, from 0 to 1, to powers of the distance from its start.
     scale = (2**_BITS // parts / _cells(saturates, parts)[1]) ** torch.arange(_DEGREE + 1)[:, None]
@@ -221,18 +221,18 @@ def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
 
 
 def _nodes(count: int) -> list[float]:
-    """Return Chebyshev points from 0 to 1, both ends among them: neighbours have no jumps between them."""
+    """Return Chebyshev points from 0 to 1. Both ends are among them, so neighbours meet without a jump."""
     return [0.5 - 0.5 * math.cos(math.pi * i / (count - 1)) for i in range(count)]
 
 
 def _weights(nodes: list[float], at: float) -> list[float]:
-    """Return how much the value at each node counts for that at some point: Lagrange's polynomials."""
+    """Return the weight of each node's value at some point (Lagrange)."""
     return [math.prod((at - y) / (x - y) for y in nodes if y != x) for x in nodes]
 
 
 @cache
 def _refinement(parts: int) -> Tensor:
-    """Return what makes values at the nodes of a part the polynomials of its cells: (cells, powers, nodes)."""
+    """Return what makes polynomials of values at nodes. It is (cells of a part, powers, nodes)."""
     with made_to_last():
         nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
         weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
@@ -268,7 +268,7 @@ def _panel(kind: Divergence, octave: int) -> _Panel | None:
 def _solve_panel(
     kind: Divergence, log_radii: list[float], log_radii_of_edges: list[float], parts: int
 ) -> _Panel | None:
-    """Return the curves of some radii, or None if interpolation between them, and between their nodes, is off."""
+    """Solve some radii. It is None if interpolation between them, or between nodes, is off."""
     nodes, between = _nodes(_NODES), 0.5 * (log_radii[0] + log_radii[:2][-1])
     middle = [0.5 * (x + y) for x, y in itertools.pairwise(nodes)]
     radii = torch.exp2(torch.tensor([*log_radii, between, *log_radii_of_edges], dtype=torch.float64))

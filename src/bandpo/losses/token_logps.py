@@ -75,7 +75,7 @@ def token_logps(
 
 
 def _torch_has_it(hidden: Tensor, weight: Tensor) -> bool:
-    """Tell where torch's own function gives what ours gives: it computes in the dtype of its inputs, and eagerly."""
+    """Tell where torch's own function gives the same. It computes in the dtype of its inputs, and eagerly."""
     return (
         hasattr(torch.nn, "LinearCrossEntropyOptions")
         and hidden.dtype == weight.dtype == output_dtype(hidden)
