@@ -23,8 +23,8 @@ def test_the_citation_is_the_one_of_the_model_cards():
     assert f'TITLE = "{paper["title"]}"' in text
     eprint, url = paper["identifiers"][0]["value"], paper["url"]
     pages, number = f"{paper['start']}--{paper['end']}", eprint.removeprefix("arXiv:")
-    given = {"author": authors, "booktitle": paper["collection-title"], "series": paper["volume-title"]}
-    for name, value in {**given, "pages": pages, "url": url, "eprint": eprint}.items():
+    cited = {"author": authors, "booktitle": paper["collection-title"], "series": paper["volume-title"]}
+    for name, value in {**cited, "pages": pages, "url": url, "eprint": eprint}.items():
         assert f"    {name:9} = {{{{{value}}}}}," in text
     for name in ("volume", "year"):
         assert f"    {name:9} = {paper[name]}," in text
