@@ -84,9 +84,8 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
             f"{where} is too large: {len(text):,} bytes, of which YAML may have {YAML_BYTES:,}"
         )
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which is ten times as fast
-    shown = (
-        text if isinstance(text, str) else text.replace(b"\0", b"").decode(errors="replace")
-    )  # UTF-16, too
+    # UTF-16, too.
+    shown = text if isinstance(text, str) else text.replace(b"\0", b"").decode(errors="replace")
     try:
         if shown.count("%TAG") > 9:  # libyaml compares each with all before it
             raise yaml.YAMLError("more than nine %TAG directives")

@@ -97,9 +97,8 @@ def check_old_logps(old_logps: Any) -> None:
         return
     try:
         is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
-    except (
-        RuntimeError
-    ):  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+    # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
+    except RuntimeError:
         return
     if is_above:
         highest = float(old_logps.nan_to_num(-math.inf).max())

@@ -56,7 +56,7 @@ def verls(step, **more):
     data = {
         "critic/score/mean": 0.25, "actor/entropy": 0.7, "actor/bandpo/tokens": 400.0, "actor/bandpo/clip/count": 8.0,
         "actor/bandpo/clip/high_count": 6.0, "actor/bandpo/clip/low_count": 2.0, "actor/bandpo/kl_old/k3_nats": 2.0,
-        "actor/bandpo/clip/tail_high_count": 2.0, "actor/bandpo/controlled": 0.03, "actor/pg_clipfrac": 0.017,
+        "actor/bandpo/clip/tail_high_count": 2.0, "actor/pg_clipfrac": 0.017,
     }  # fmt: skip
     return {"step": step, "data": {**data, **more}}
 
@@ -78,7 +78,6 @@ def test_rows_of_all_trainers_have_the_same_names():
     assert renamed({"entropy": 2.0, "bandpo/entropy": 1.0})["entropy"] == 1.0
     assert renamed({"bandpo/cut/fraction": 0.1, "clip_ratio/region_mean": 0.2})["cut/fraction"] == 0.1
     assert renamed({"clip_ratio/region_mean": 0.2})["cut/fraction"] == 0.2
-    assert renamed({"actor/bandpo/controlled": 0.1})["controlled/value"] == 0.1
     sides = {"bandpo/clip/high_fraction": 0.25, "bandpo/clip/low_fraction": 0.5}
     assert renamed(sides)["clip/fraction"] == 0.75
     assert renamed({**sides, "bandpo/clip/fraction": 0.7})["clip/fraction"] == 0.7
@@ -91,7 +90,7 @@ def test_shares_under_verl_are_ratios_of_its_sums(tmp_path):
     """A mean of shares would be (2 % + 10 %) / 2."""
     log = write(tmp_path / "run.jsonl", [verls(1), verls(2, **{"actor/bandpo/clip/count": 40.0})])
     (run,) = looked(log)
-    wanted = {"clipped": 10.0, "above": 1.5, "below": 0.5, "tail share": 5.0, "KL": 0.005, "radius": 0.03,
+    wanted = {"clipped": 10.0, "above": 1.5, "below": 0.5, "tail share": 5.0, "KL": 0.005,
               "reward": 0.25, "entropy": 0.7, "cut": 1.7}  # fmt: skip
     found = {name: PANELS[name].last(run) for name in wanted}
     assert found == pytest.approx(wanted)

@@ -133,8 +133,8 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
         if table.fits:
             return table.look_up(log_p)
         smooth = False
-    most = {} if kind.log_f else {"most": MOST_OF_U}
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **most)
+    limit = {} if kind.log_f else {"max_tilt": MOST_OF_U}
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **limit)
 
 
 # A table is a third of a megabyte.

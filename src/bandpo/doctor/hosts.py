@@ -105,9 +105,8 @@ def host_settings(
         what = f"{its_loss or 'bandpo is not named'}: the loss is {whose}, and no option is read"
         yield Finding("problem", what, write)
     else:
-        own = {
-            name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")
-        }  # without the dual clip
+        # Without the dual clip.
+        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
         own = {name: x for name, x in own.items() if x not in (None, ...)}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
         level: Level = "note"
@@ -209,9 +208,8 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
                 its = name if name[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
             finding = spread(get(again, 1), steps if steps > 1 else None, why, ", or ".join(more), anchor)
-            by_default: Level = (
-                "note" if finding.level == "ok" else "warning"
-            )  # where none of them is given
+            # Where none of them is given.
+            by_default: Level = "note" if finding.level == "ok" else "warning"
             return replace(finding, level=by_default) if way and len(factors) == len(way) else finding
         why = "; ".join(
             absent(_short(name), way[name], host)

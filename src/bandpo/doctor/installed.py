@@ -43,10 +43,8 @@ EXTRAS = {
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
-_TRL_OF_VERL = (
-    1,
-    12,
-)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
+# The last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed.
+_TRL_OF_VERL = (1, 12)
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
@@ -98,9 +96,8 @@ def installation() -> Iterator[Finding]:
 
 def _missing(extra: str) -> list[str]:
     """Name the packages of an extra that are not installed."""
-    lines = (
-        importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []
-    )  # it may run from its source
+    # It may run from its source.
+    lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []
     own = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
     return sorted(name for name in own if version_of(name) is None)
 

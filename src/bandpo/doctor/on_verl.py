@@ -61,9 +61,8 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
     if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
         cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
-        unsafe: Level = (
-            "problem" if version and ours else "warning"
-        )  # without verl here, it runs elsewhere
+        # Without verl here, it runs elsewhere.
+        unsafe: Level = "problem" if version and ours else "warning"
         yield Finding(
             "note" if version_of("flash-attn") else unsafe,
             f"{what} as bfloat16, and ratios are wrong by percents",

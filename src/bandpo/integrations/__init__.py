@@ -24,9 +24,8 @@ from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
-Rule = (
-    Mapping[str, Any] | str | Region | Method | Objective
-)  # what every trainer takes, see `objective_for`
+# What every trainer takes, see `objective_for`.
+Rule = Mapping[str, Any] | str | Region | Method | Objective
 Anchor = Literal["old", "sampler"]
 T = TypeVar("T")
 

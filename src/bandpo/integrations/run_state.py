@@ -67,9 +67,8 @@ class TokenWriter:
         if self.step < 0 or step < self.step:
             self._cut(step)
         self.step, lines = step, []
-        columns = (
-            x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages)
-        )  # faster than tensors
+        # Faster than tensors.
+        columns = (x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages))
         for old, new, advantage, inside in zip(*columns, mask.bool().cpu().numpy(), strict=True):
             old, new = old[inside], new[inside]
             name = hashlib.blake2b(old.tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()

@@ -154,9 +154,8 @@ class BandPOConfig(GRPOConfig):
         super().__post_init__()
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
-        is_share = self.tokens_share is not None and (
-            self.tokens_share != 0 or self.tokens_path
-        )  # 0 writes nowhere
+        # 0 writes nowhere.
+        is_share = self.tokens_share is not None and (self.tokens_share != 0 or self.tokens_path)
         check_tokens(self.tokens_path, self.tokens_share if is_share else 1.0)
         if self.trust_region is not None:
             settle(self, cast(Any, self.trust_region))
@@ -164,9 +163,8 @@ class BandPOConfig(GRPOConfig):
                 raise ValueError(
                     f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)"
                 )
-        elif (
-            self.epsilon == 0.2 and self.epsilon_high is None
-        ):  # the rule of BandPOTrainer, or else its default
+        # The rule of BandPOTrainer, or else its default.
+        elif self.epsilon == 0.2 and self.epsilon_high is None:
             cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
@@ -263,6 +261,7 @@ class BandPOTrainer(ContextTrainer):
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
         self.row_of_rule: dict[str, float] = {}  # what a `ControlCallback` logs
+        self.last_metrics: dict[str, float] = {}  # of the last row, for a `ControlCallback`
         self._token_writer, share = None, settings.tokens_share
         if share != 0:
             self._token_writer = TokenWriter(
@@ -399,6 +398,7 @@ class BandPOTrainer(ContextTrainer):
         """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             values, masked = self._measured.compute(), self._measured.totals.get("masked")
+            self.last_metrics = values
             self._measured = Metrics({}, {})
             values |= (
                 {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}

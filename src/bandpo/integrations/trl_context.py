@@ -110,9 +110,9 @@ class ControlCallback(TrainerCallback):
         trainer = BandPOTrainer(..., trust_region=Clip(0.2, 0.28))
         trainer.add_callback(ControlCallback(trainer, Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0)))
 
-    The measure is any number of TRL's rows, such as "entropy", or of ours, such as "clip/high_fraction". The number in
-    force and the smoothed measure are logged as `bandpo/controlled/`. The state is in every checkpoint, and a run goes
-    on exactly.
+    The measure is any number of TRL's rows, such as "entropy", or of `Metrics.compute`, such as "clip/fraction". The
+    number in force and the smoothed measure are logged as `bandpo/controlled/`. The state is in every checkpoint, and a
+    run goes on exactly.
 
     Raises ValueError, when training begins, unless `logging_steps` is 1, and for a checkpoint without the state or
     with that of another controller.
@@ -142,7 +142,8 @@ class ControlCallback(TrainerCallback):
         row = logs or {}
         if "loss" not in row:  # an evaluation's, or that of the end
             return
-        numbers = row | {name.removeprefix(_OURS): x for name, x in row.items() if name.startswith(_OURS)}
+        ours = self.trainer.last_metrics  # with NaN for a share of nothing, which a row leaves out
+        numbers = ours | {f"{_OURS}{name}": x for name, x in ours.items()} | row
         self._use(self.controller.step(self.trainer.trust_region, numbers))
         saved = {
             "controller": repr(self.controller),
@@ -200,8 +201,7 @@ class ContextTrainer(GRPOTrainer):
         # vLLM gives NaN where it has none, which TRL counts as no difference.
         sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
         inputs = inputs | {"old_per_token_logps": sampled}
-        if (
-            "importance_sampling_ratio" in inputs
-        ):  # pi_old over the sampler's policy: it is in the ratio already
+        # Pi_old over the sampler's policy: it is in the ratio already.
+        if "importance_sampling_ratio" in inputs:
             inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
         return inputs

@@ -124,9 +124,8 @@ def bandpo_loss(
     options, of_batch = config.policy_loss, dict(_OF_BATCH)
     if not isinstance(options, BandPOLossConfig):
         options = BandPOLossConfig(loss_mode="bandpo")
-    say_average(
-        "verl", options.trust_region, loss_agg_mode, print
-    )  # Ray's workers show no warnings of loggers
+    # Ray's workers show no warnings of loggers.
+    say_average("verl", options.trust_region, loss_agg_mode, print)
     missing = options.of_batch - of_batch.keys()
     if missing:
         where = "outside of TrainingWorker.train_mini_batch, or by a loss without the actor's config"

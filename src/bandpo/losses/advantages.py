@@ -28,6 +28,12 @@ def group_advantages(
 ) -> Tensor:
     """Compute A_i = (R_i - mu) / sigma over the responses to one prompt. See sec:preliminaries and arXiv 2402.03300.
 
+    >>> import torch, bandpo
+    >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
+    tensor([ 1.5000, -0.5000, -0.5000, -0.5000,  0.0000,  0.0000,  0.0000,  0.0000])
+    >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
+    tensor([ 0., -1., -1.,  1.,  1.])
+
     A group whose rewards are all equal teaches nothing: its advantages are 0. A reward that is NaN is missing: it
     counts in no mu and no sigma, and its own advantage is 0. So is that of a reward which is the only one of its
     group; how many groups have but one is told in a warning.
@@ -49,12 +55,6 @@ def group_advantages(
     Raises:
         TypeError: rewards that are not a tensor.
         ValueError: arguments that do not go together, an infinite reward, rewards too far apart for their type.
-
-    >>> import torch, bandpo
-    >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
-    tensor([ 1.5000, -0.5000, -0.5000, -0.5000,  0.0000,  0.0000,  0.0000,  0.0000])
-    >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
-    tensor([ 0., -1., -1.,  1.,  1.])
     """
     if not isinstance(rewards, Tensor):
         raise TypeError(

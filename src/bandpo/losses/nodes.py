@@ -41,13 +41,13 @@ def methods(path: Path = _METHODS) -> tuple[Method, ...]:
 def method(name: str) -> Method:
     """Return the method of that name.
 
-    Raises ValueError with the nearest name.
-
     >>> import bandpo
     >>> bandpo.losses.method("gspo").objective
     Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
     >>> bandpo.objective("gspo") == bandpo.losses.method("gspo").objective
     True
+
+    Raises ValueError with the nearest name.
     """
     named = _find(name)
     if named is not None:
@@ -62,9 +62,8 @@ def method(name: str) -> Method:
         meant = f"band:{name}"
     elif {*words} <= {*names}:
         meant = words[0]
-    hint = (
-        "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
-    )  # a number, or Python
+    # A number, or Python.
+    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
     raise ValueError(unknown("method or rule", name, names, meant=meant) + hint)
 
 
@@ -80,11 +79,6 @@ def _key(text: object) -> str:
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
     """Return the objective of a rule, a method, a config node, a text, or itself.
 
-    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
-    YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
-
-    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
-
     >>> import bandpo
     >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
     >>> bandpo.objective(node)
@@ -95,6 +89,11 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
     Objective(Clip(eps_low=1.0, eps_high=4.0), surrogate='weight', aggregation='token-mean')
+
+    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
+    YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
+
+    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
     """
     value = method_or_objective(node)
     if isinstance(value, Objective):
@@ -128,9 +127,8 @@ def method_or_objective(node: Any) -> Method | Objective:
         )
     if kind == "method":
         return method(values["name"])
-    if (
-        kind is not None and str(kind).lower() not in types and ":" not in str(kind)
-    ):  # module:Class is a user's rule
+    # Module:Class is a user's rule.
+    if kind is not None and str(kind).lower() not in types and ":" not in str(kind):
         raise ValueError(unknown("trust region type", kind, types))
     return Objective(trust_region(cast(Any, node)))
 

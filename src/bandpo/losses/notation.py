@@ -98,11 +98,12 @@ def describe_interval(value: Objective) -> str:
         text = f"no bound on {what}'s ratio"
     else:
         text = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
+    # A soft one.
     if not {*as_pair(value.surrogate, value.dual_clip)} <= {
         "clip",
         "mask",
         "mask_two_sided",
-    }:  # a soft one
+    }:
         soft = "" if text.startswith("no bound") else "; outside it the gradient does not stop"
         text = (
             f"{text.replace('may go', 'has the interval')}{soft} (surrogate {as_python(value.surrogate)})"

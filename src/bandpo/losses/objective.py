@@ -30,6 +30,13 @@ Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 class Objective:
     """Describe what is maximised. It is the paper's (eq:bandpo_full) with another part for each field that is given.
 
+    >>> from bandpo import Clip, Objective, objective
+    >>> from bandpo.losses import Preserve
+    >>> Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1))
+    Objective(Clip(eps_low=0.2, eps_high=0.2), surrogate=Preserve(low=0.5, high=1.0))
+    >>> objective({"type": "band", "delta": 0.05}) == Objective()
+    True
+
     The paper's is 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ]. An objective is frozen,
     hashable, and its own node in a config file: `Objective(Clip(1, 4), surrogate="weight")` is `{type: objective,
     trust_region: {type: clip, eps_low: 1, eps_high: 4}, surrogate: weight}`. `bandpo.objective(node)` and `to_config()`
@@ -61,13 +68,6 @@ class Objective:
 
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
-
-    >>> from bandpo import Clip, Objective, objective
-    >>> from bandpo.losses import Preserve
-    >>> Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1))
-    Objective(Clip(eps_low=0.2, eps_high=0.2), surrogate=Preserve(low=0.5, high=1.0))
-    >>> objective({"type": "band", "delta": 0.05}) == Objective()
-    True
     """
 
     trust_region: Region = field(default_factory=Band)

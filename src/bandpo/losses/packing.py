@@ -14,6 +14,13 @@ from .aggregation import as_mask
 def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> tuple[Tensor, ...]:
     """Lay out packed tokens as a batch (N, L). It has N responses of at most L tokens, one in each row.
 
+    >>> import torch, bandpo
+    >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])
+    >>> mask, logps = bandpo.losses.unpack(ids, ids != 9, torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]]))
+    >>> logps
+    tensor([[-1., -2., -3.],
+            [-4., -5.,  0.]])
+
     A response is a run of tokens with one id in one row; tokens outside the mask do not count. Responses are numbered
     row by row, from left to right. This waits for the device.
 
@@ -26,13 +33,6 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         The mask (N, L), bool, and each tensor of tokens (N, L), 0 in the padding. Gradients flow through.
 
     Raises ValueError for what does not fit, such as an id in two places of a row.
-
-    >>> import torch, bandpo
-    >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])
-    >>> mask, logps = bandpo.losses.unpack(ids, ids != 9, torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]]))
-    >>> logps
-    tensor([[-1., -2., -3.],
-            [-4., -5.,  0.]])
     """
     if sequence_ids.is_floating_point() or sequence_ids.is_complex() or sequence_ids.dtype == torch.bool:
         raise ValueError(

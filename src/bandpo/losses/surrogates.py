@@ -244,9 +244,8 @@ def _one_surrogate(
     """Compute one surrogate, the same for both signs of A."""
     if kind == "clip":
         return clip_by_sign(log_ratio, positive, bounds, dual_clip).exp() * weights
-    if (
-        kind == "weight"
-    ):  # the clipped ratio is a constant, so a token outside keeps the gradient of log pi
+    # The clipped ratio is a constant, so a token outside keeps the gradient of log pi.
+    if kind == "weight":
         return bounds.clamp(log_ratio).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
     if isinstance(kind, SurrogateWeight) and not kind.has_bounds:
         return kind.weight(log_ratio, log_ratio, positive) * weights
@@ -265,9 +264,8 @@ def _one_surrogate(
     edge = torch.where(positive, bounds.log_high, bounds.log_low)
     # Not above the bound, rather than at most it: a NaN, of the ratio or the bound, is outside, and shows.
     outside = torch.where(positive, ~(log_ratio <= edge), ~(log_ratio >= edge))
-    weight = (
-        edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)
-    )  # 0, or NaN where the bound is
+    # 0, or NaN where the bound is.
+    weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)
     limited = log_ratio
     if dual_clip is not None:
         limited = torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))

@@ -20,6 +20,11 @@ def token_logps(
 ) -> Any:  # fmt: skip
     """Compute log_softmax(hidden @ weight.T / temperature) at each token. The result is at least float32.
 
+    >>> import torch, bandpo
+    >>> logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]]])
+    >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
+    tensor([[0.2500, 0.8098]])
+
     Only `chunk` rows of logits exist at a time; the backward pass makes them again. Leave padding out with a mask:
     `token_logps(hidden[mask], ...)`. A half-precision `weight` has its gradient added up in that precision.
 
@@ -36,11 +41,6 @@ def token_logps(
 
     Raises:
         ValueError: shapes that do not fit, a number out of range.
-
-    >>> import torch, bandpo
-    >>> logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]]])
-    >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
-    tensor([[0.2500, 0.8098]])
     """
     if tokens.shape != hidden.shape[:-1] or (
         weight is not None and weight.shape[1:] != hidden.shape[-1:]
