@@ -19,7 +19,9 @@ _MISREAD = [
     re.compile(r"[\d)}]\s*(?:'|\\prime)"),
     re.compile(r"(?<![A-Za-z}\\_])(?<!log)\d+\s*_"),
     re.compile(r"(?<![\d_^])(?<!frac )\d+\s+\d|(?<![A-Za-z\\])I(?![A-Za-z])"),
-    re.compile(r"\\(?:infty|phantom|equiv|ne|[lc]?dots)(?![a-z])|\.\.\.|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])"),
+    re.compile(
+        r"\\(?:infty|phantom|equiv|ne|[lc]?dots)(?![a-z])|\.\.\.|(?<![A-Za-z\\])(?:inf|oo|zoo|nan)(?![A-Za-z])"
+    ),
     re.compile(r"%|(?<![\w.])0[xb][0-9A-Fa-f]|\\log_\s*\{?\s*[01]\s*(?:\}|(?!\d))"),
 ]
 
@@ -50,7 +52,11 @@ def without_lead(text: str) -> str:
         return text
     words = P.formula.sub(" ", lead[0]).strip(" :=,")
     value = bare(text[lead.end() :])
-    related = P.related.search(words) and not P.unrelated.search(words) and not re.match(r"[(\[]|\\(?!\$)", value)
+    related = (
+        P.related.search(words)
+        and not P.unrelated.search(words)
+        and not re.match(r"[(\[]|\\(?!\$)", value)
+    )
     return text if related or changes(words) else value
 
 
@@ -66,7 +72,9 @@ def without_unit(text: str, letters: str = "") -> tuple[str, str | None] | None:
     tail = P.tail.search(text) if number(text) is None else None
     if tail:
         words = re.findall(r"[A-Za-z'\u2019-]+", tail[0])
-        units = {count: unit_name(" ".join(words[:count]), letters) for count in range(min(5, len(words) + 1))}
+        units = {
+            count: unit_name(" ".join(words[:count]), letters) for count in range(min(5, len(words) + 1))
+        }
         count = max((count for count, unit in units.items() if unit), default=0)
         others = " ".join(words[count:])
         if changes(others) or P.changing_behind.search(others):
@@ -76,7 +84,9 @@ def without_unit(text: str, letters: str = "") -> tuple[str, str | None] | None:
         text = text[: tail.start()]
     value, sign = split_unit(bare(text), letters)
     # 30 degrees in sin 30 degrees are those of the angle, not of its sine.
-    return (text, None) if sign == "degree" and P.trigonometry.search(value) else (bare(value), sign or unit)
+    return (
+        (text, None) if sign == "degree" and P.trigonometry.search(value) else (bare(value), sign or unit)
+    )
 
 
 def _sides(text: str) -> list[str]:
@@ -109,16 +119,23 @@ def _is_name(side: str) -> bool:
         side,
     )
     # -x = 42 and x^2 = 42 do not say that x is 42.
-    of_x = re.fullmatch(r"[^A-Za-z]*[xyz][^A-Za-z]*", letters) and re.search(r"[-+*/^!|]|\\(?:sqrt|frac)", side)
+    of_x = re.fullmatch(r"[^A-Za-z]*[xyz][^A-Za-z]*", letters) and re.search(
+        r"[-+*/^!|]|\\(?:sqrt|frac)", side
+    )
     return not (other or of_x) and re.search(r"(?<!\d)[A-Za-df-hj-z]|[A-Za-z]{2}", letters) is not None
 
 
 def _changed(value: str, right: str, letters: str) -> bool:
     """Check for text that the parser would drop, or take for a product of letters."""
     # To read brackets within more than 12 brackets takes a parser more time than it is worth.
-    misread = any(pattern.search(P.infinite_end.sub("", value)) and not pattern.search(right) for pattern in _MISREAD)
+    misread = any(
+        pattern.search(P.infinite_end.sub("", value)) and not pattern.search(right)
+        for pattern in _MISREAD
+    )
     depths = itertools.accumulate((sign in "([{") - (sign in ")]}") for sign in value)
     if misread or max(depths) > 12:
         return True
     words = {*P.prose.findall(P.command.sub(" ", value))} - {*P.prose.findall(P.command.sub(" ", right))}
-    return any(not P.formula_word.fullmatch(word.casefold()) and not set(word) <= {*letters} for word in words)
+    return any(
+        not P.formula_word.fullmatch(word.casefold()) and not set(word) <= {*letters} for word in words
+    )

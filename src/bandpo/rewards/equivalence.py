@@ -27,7 +27,9 @@ from .lexicon import P
 from .sizes import Refused, size
 
 # Units are taken off before, from a list of them: its own has "by", "more", "o" and "ab".
-_NORMAL = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+_NORMAL = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+)
 _GROUP = r"(?:[^{}]|\{[^{}]*\})"
 # What its grammar does not know, in what it does.
 _REWRITTEN = [
@@ -51,7 +53,9 @@ _REWRITTEN = [
     (re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![A-Za-z\\])a(sin|cos|tan)(?![A-Za-z])"), r"\\arc\1"),
     (
-        re.compile(r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"),
+        re.compile(
+            r"(?<![A-Za-z\\])((?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|sec|csc|cot|exp|log|ln|pi)(?![A-Za-z])"
+        ),
         r"\\\1",
     ),
     (re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"), ","),
@@ -75,7 +79,9 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
     def parse_number(self, text: str) -> Any:
         """Parse decimals exactly. Many places are somebody's rounding, and compared as such."""
-        return (sympy.Rational if re.search(r"\.[0-9]{1,5}$", text) else super().parse_number)(text.replace(",", ""))
+        return (sympy.Rational if re.search(r"\.[0-9]{1,5}$", text) else super().parse_number)(
+            text.replace(",", "")
+        )
 
     def convert_interval(self, expr: Any) -> Any:
         """Convert (4, -3) to a point. [4, -3] is refused, of which the parser would make one, too."""
@@ -87,7 +93,9 @@ class _Reader(latex2sympy2._Latex2Sympy):
     # These three are computed at once by the reader.
 
     def convert_binom(self, binom: Any) -> Any:
-        return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
+        return sympy.binomial(
+            self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False
+        )
 
     def convert_func_arg(self, arg: Any) -> Any:
         read = super().convert_func_arg(arg)
@@ -111,8 +119,13 @@ def compare(task: list[str]) -> list[Any]:
     try:
         values = [_parse(answer) for answer in answers]
         return [all(_equal(_parse(right), value) for value in values), str(values[-1])[:1000]]
-    except Exception as error:  # an answer that sympy cannot take is wrong; an error in these files is ours
-        ours = traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (__file__, sizes.__file__)
+    except (
+        Exception
+    ) as error:  # an answer that sympy cannot take is wrong; an error in these files is ours
+        ours = traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (
+            __file__,
+            sizes.__file__,
+        )
         if isinstance(error, MemoryError) or (ours and not isinstance(error, Refused)):
             raise
         return [False, None]
@@ -142,10 +155,14 @@ def _parsed(answer: str) -> Any:
     for pattern, new in _REWRITTEN:
         answer = pattern.sub(new, answer)
     # The sine of 30 degrees is that of pi / 6; where only degrees are added, they are the unit.
-    answer = P.degrees.sub(r"(\1\\cdot\\frac{\\pi}{180})" if P.trigonometry.search(answer) else r"\1", answer)
+    answer = P.degrees.sub(
+        r"(\1\\cdot\\frac{\\pi}{180})" if P.trigonometry.search(answer) else r"\1", answer
+    )
     latex = normalize_latex(answer, _NORMAL)
     with contextlib.suppress(Exception):
-        return _Reader(PredictionMode.SLL).parse(latex)  # without full context: the same or an error, in half the time
+        return _Reader(PredictionMode.SLL).parse(
+            latex
+        )  # without full context: the same or an error, in half the time
     return _Reader(PredictionMode.LL).parse(latex)
 
 
@@ -176,9 +193,15 @@ def _equal(gold: Any, answer: Any) -> bool:
         return False
     if isinstance(gold, (sympy.Expr, sympy.MatrixBase)):
         return True
-    if isinstance(gold, sympy.And) and len(gold.free_symbols) == 1 and gold.free_symbols == answer.free_symbols:
+    if (
+        isinstance(gold, sympy.And)
+        and len(gold.free_symbols) == 1
+        and gold.free_symbols == answer.free_symbols
+    ):
         gold = gold.as_set()  # 5 >= x >= -2 for -2 <= x <= 5
-    return verify([gold], [answer], numeric_precision=200, timeout_seconds=0, allow_set_relation_comp=True)
+    return verify(
+        [gold], [answer], numeric_precision=200, timeout_seconds=0, allow_set_relation_comp=True
+    )
 
 
 def _made(expr: Any) -> Any:
@@ -188,8 +211,13 @@ def _made(expr: Any) -> Any:
     """
     size(expr)
     new = {
-        **{letter: sympy.I for letter in getattr(expr, "free_symbols", ()) if letter.name == "i"},  # no sum's index
-        **{each: sympy.Symbol(str(each), real=True) for each in getattr(expr, "atoms", lambda kind: ())(AppliedUndef)},
+        **{
+            letter: sympy.I for letter in getattr(expr, "free_symbols", ()) if letter.name == "i"
+        },  # no sum's index
+        **{
+            each: sympy.Symbol(str(each), real=True)
+            for each in getattr(expr, "atoms", lambda kind: ())(AppliedUndef)
+        },
     }
     expr = expr.subs(new) if new else expr
     return expr.doit() if isinstance(expr, sympy.MatrixExpr) else expr
@@ -199,7 +227,9 @@ def _unnamed(expr: Any, ordered: bool = False) -> Any:
     """Return the 42 of x = 42.
 
     Of a list of such it is all values, or the point that they are the coordinates of."""
-    if isinstance(expr, sympy.Eq) and isinstance(expr.lhs, (sympy.Symbol, sympy.Tuple, sympy.Function, sympy.Interval)):
+    if isinstance(expr, sympy.Eq) and isinstance(
+        expr.lhs, (sympy.Symbol, sympy.Tuple, sympy.Function, sympy.Interval)
+    ):
         return expr.rhs
     if isinstance(expr, sympy.FiniteSet) and all(isinstance(arg, sympy.Eq) for arg in expr.args):
         names = {arg.args[0] for arg in expr.args}  # a point has one value for each
@@ -228,7 +258,8 @@ def _finite(expr: Any) -> bool:
 def _same(gold: Any, answer: Any) -> bool:
     """Check that both are of one kind and have equal parts. Sets and relations may be written in other ways."""
     kinds = {
-        next((name for name, type_ in _KINDS.items() if isinstance(expr, type_)), "none") for expr in (gold, answer)
+        next((name for name, type_ in _KINDS.items() if isinstance(expr, type_)), "none")
+        for expr in (gold, answer)
     }
     if kinds == {"value"}:
         return gold == answer or _same_value(gold, answer)
@@ -249,7 +280,10 @@ def _same_value(gold: Any, answer: Any) -> bool:
     rational = gold.is_rational_function(*letters) or answer.is_rational_function(*letters)
     agreed: set[bool | None] = set()
     for start in (2, 5, -11 if below > 1 and rational else 11) if letters else (0,):  # |x| is not x
-        places = {letter: sympy.Rational(start + 3 * i, below + i * (below > 1)) for i, letter in enumerate(letters)}
+        places = {
+            letter: sympy.Rational(start + 3 * i, below + i * (below > 1))
+            for i, letter in enumerate(letters)
+        }
         agreed.add(_same_number(gold.subs(places).doit(), answer.subs(places).doit()))
     return True in agreed and False not in agreed
 
@@ -273,4 +307,6 @@ def _same_number(gold: Any, answer: Any) -> bool | None:
         return bool(apart <= (0 if whole else 1e-6 * max(scale, min(1, 100 * scale))))
     if gold == answer or apart > scale / 10**15 or (gold - answer).is_Rational:
         return gold == answer
-    return bool(abs(sympy.N(gold - answer, 5, maxn=60 + bits)) <= scale / sympy.Integer(10) ** (20 + bits))
+    return bool(
+        abs(sympy.N(gold - answer, 5, maxn=60 + bits)) <= scale / sympy.Integer(10) ** (20 + bits)
+    )

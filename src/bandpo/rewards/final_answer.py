@@ -77,10 +77,15 @@ def final_answer(text: str, thinking: Thinking = None) -> Statement | None:
 def _last_statement(text: str, finished: bool) -> tuple[int, Statement | None]:
     """Find the place and the content of the last statement. One that is taken back has no content."""
     weak: tuple[int, Statement | None] = (-1, None)
-    for start in (max(0, len(text) - 2 * LONGEST), 0):  # most stand near the end; what is near is looked at twice
+    for start in (
+        max(0, len(text) - 2 * LONGEST),
+        0,
+    ):  # most stand near the end; what is near is looked at twice
         window = text[start:].lower()
         foreign = any(word in window for word in [*WORDS["answer"], "\u9009"])
-        marks = list((P.statement_in_any_language if foreign else P.statement).finditer(text, start))[-50:]
+        marks = list((P.statement_in_any_language if foreign else P.statement).finditer(text, start))[
+            -50:
+        ]
         boxes = [box_at(text, mark.start()) for mark in marks if mark["box"]]
         for mark in reversed(marks):
             begins = [box[0] for box in boxes if box and box[0] <= mark.start() < box[1]]
@@ -92,7 +97,9 @@ def _last_statement(text: str, finished: bool) -> tuple[int, Statement | None]:
                 and mark.lastgroup == "sentence"
                 and not P.at_once.match(in_english(" ".join(statement.answers) or "7"))
             ):
-                weak = weak if weak[1] else (mark.start(), statement)  # "the answer is correct" takes nothing back
+                weak = (
+                    weak if weak[1] else (mark.start(), statement)
+                )  # "the answer is correct" takes nothing back
             elif statement is not None:
                 return mark.start(), statement
     return weak
@@ -123,7 +130,9 @@ def _stated(text: str, mark: re.Match[str], finished: bool) -> Statement | None:
             return Statement(())
     if P.about.search(before if kind != "sentence" else before + mark[0]) or P.mistaken.search(before):
         return None
-    denied = P.denied.search(before) or (kind in ("line", "label", "says") and changes(in_english(mark[0])))
+    denied = P.denied.search(before) or (
+        kind in ("line", "label", "says") and changes(in_english(mark[0]))
+    )
     if denied or P.taken_back.match(in_english(after[:LONGEST])):
         return Statement(())
     return Statement((line,))

@@ -37,11 +37,15 @@ def text_of(completion: str | list[dict[str, Any]]) -> str:
     if isinstance(completion, str):
         return completion
     if not isinstance(completion, list):
-        raise TypeError(f"a completion must be a text or a list of chat messages, got {reprlib.repr(completion)}")
+        raise TypeError(
+            f"a completion must be a text or a list of chat messages, got {reprlib.repr(completion)}"
+        )
     own = [message for message in completion if message.get("role", "assistant") == "assistant"]
     content = own[-1].get("content") if own else None
     if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if part.get("type", "text") == "text")
+        return "".join(
+            str(part.get("text") or "") for part in content if part.get("type", "text") == "text"
+        )
     return str(content or "")
 
 
@@ -68,7 +72,9 @@ def last_number(
     A minus sign counts only where no digit or letter stands before it: "3-5" ends with 5. Raises ValueError for an
     answer that is not a number.
     """
-    return [float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)]
+    return [
+        float(read_number(text_of(c)) == _number(a)) for c, a in zip(completions, answer, strict=True)
+    ]
 
 
 def _number(answer: Any) -> Decimal:
@@ -98,9 +104,13 @@ def _golds(answer: list[Any] | None, columns: Mapping[str, Any]) -> list[str]:
     """Return the right answers, of the usual columns. A field `ground_truth`, as verl's data have, is taken out."""
     for column in (answer, *(columns.get(name) for name in ("ground_truth", "solution", "reward_model"))):
         if column is not None:
-            return [str(each.get("ground_truth") if isinstance(each, Mapping) else each) for each in column]
+            return [
+                str(each.get("ground_truth") if isinstance(each, Mapping) else each) for each in column
+            ]
     there = ", ".join(name for name, value in columns.items() if isinstance(value, list)) or "none"
-    raise ValueError(f"right answers must be in a column answer, ground_truth or solution; the columns are {there}")
+    raise ValueError(
+        f"right answers must be in a column answer, ground_truth or solution; the columns are {there}"
+    )
 
 
 def math_reward(
@@ -131,7 +141,9 @@ def dapo_strict(
 
     It is the scorer `dapo-strict` of `bandpo.rewards`. Columns are those of `math_reward`.
     """
-    return [g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo-strict")]
+    return [
+        g.score for g in grade([text_of(c) for c in completions], _golds(answer, columns), "dapo-strict")
+    ]
 
 
 def dapo(
@@ -293,7 +305,11 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
     wanted = f"reward {name!r} must return a list of {count} numbers, one per completion"
     try:
         results = (
-            list(values) if isinstance(values, tuple) else values.tolist() if hasattr(values, "tolist") else values
+            list(values)
+            if isinstance(values, tuple)
+            else values.tolist()
+            if hasattr(values, "tolist")
+            else values
         )
     except Exception:  # of a class of the reward's own it may be anything
         results = values
@@ -308,7 +324,9 @@ def _numbers(values: Any, count: int, name: str) -> list[float | None]:
             number = None
         if value is not None and (number is None or abs(number) > _MOST):
             got = (
-                "an integer too large for a float" if isinstance(value, int) and number is None else reprlib.repr(value)
+                "an integer too large for a float"
+                if isinstance(value, int) and number is None
+                else reprlib.repr(value)
             )
             raise RewardError(
                 f"{wanted}, from -{_MOST:g} to {_MOST:g} (None or NaN where it does not apply), got {got} among them"

@@ -71,7 +71,9 @@ def grade(
         ValueError: not as many answers as texts, or another `thinking`.
     """
     if scorer not in SCORERS:
-        raise UserError(f"scorer must be one of {list(SCORERS)}, got {scorer!r}{nearest(scorer, list(SCORERS))}")
+        raise UserError(
+            f"scorer must be one of {list(SCORERS)}, got {scorer!r}{nearest(scorer, list(SCORERS))}"
+        )
     for name, values, kinds in (("texts", texts, (str,)), ("answers", answers, (str, Real, NoneType))):
         if isinstance(values, str) or not all(isinstance(each, kinds) for each in values):
             wanted = "texts" if name == "texts" else "texts or numbers, each one right answer"
@@ -81,7 +83,10 @@ def grade(
     if len(texts) != len(answers):
         raise ValueError(f"texts and answers must be as many, got {len(texts)} and {len(answers)}")
     if scorer != "math":
-        pairs = [minerva(text, str(answer), scorer == "dapo") for text, answer in zip(texts, answers, strict=True)]
+        pairs = [
+            minerva(text, str(answer), scorer == "dapo")
+            for text, answer in zip(texts, answers, strict=True)
+        ]
         return [Grade(float(right), read, "unparsed" if read is None else "ok") for right, read in pairs]
     check_math_verify()
     grades = [_by_value(text, str(answer), thinking) for text, answer in zip(texts, answers, strict=True)]
@@ -105,7 +110,11 @@ class _Pair:
         if isinstance(result, (Stopped, Raised)):
             return Grade(0.0, None, "timeout" if isinstance(result, Stopped) else "error")
         equal, shown = result
-        return Grade(1.0, _right(self.right).normal) if equal else Grade(0.0, shown, "ok" if shown else "unparsed")
+        return (
+            Grade(1.0, _right(self.right).normal)
+            if equal
+            else Grade(0.0, shown, "ok" if shown else "unparsed")
+        )
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,9 @@ _NO_ANSWER = {"", "none", "null", "nan", "n/a", "proof", "notfound", "not found"
 def _right(answer: str) -> _Right:
     if re.sub(r"\\text|[^\w/ ]", "", answer).strip().casefold() in _NO_ANSWER:
         return _Right("", "none", "", None, None, "")
-    stated = final_answer(answer) if re.search(r"\\boxed|####|(?i:answer)", answer) else None  # of a whole solution
+    stated = (
+        final_answer(answer) if re.search(r"\\boxed|####|(?i:answer)", answer) else None
+    )  # of a whole solution
     text = bare(plain(", ".join(stated.answers) if stated else answer))
     noted = P.with_unit.fullmatch(text)
     text = P.with_unit.sub(r"\1 \2", text)
@@ -142,7 +153,9 @@ def _right(answer: str) -> _Right:
     for kind, read_as in _WRITTEN.items():
         # i and e are numbers, a and b letters of a formula; a choice is a capital.
         plausible = (
-            text[:2].strip("([").isupper() if kind == "choice" else kind != "based" or text.lstrip("-")[:1].isdigit()
+            text[:2].strip("([").isupper()
+            if kind == "choice"
+            else kind != "based" or text.lstrip("-")[:1].isdigit()
         )
         normal = read_as(text) if plausible else ""
         if normal:
@@ -155,7 +168,9 @@ def _by_value(text: str, right: str, thinking: Thinking = None) -> Grade | _Pair
     if statement is None or wanted.kind == "none":
         return _UNPARSED
     is_list = len(statement.answers) > 1 and wanted.kind != "number" and P.list.match(wanted.text)
-    answers = [", ".join(statement.answers)] if is_list else statement.answers[0 if statement.each else -1 :]
+    answers = (
+        [", ".join(statement.answers)] if is_list else statement.answers[0 if statement.each else -1 :]
+    )
     grades = [_compared(answer, right) for answer in answers]
     if statement.scaled and isinstance(grades[-1], Grade) and not grades[-1].score:
         grades[-1] = _compared(statement.scaled, right)
@@ -174,7 +189,9 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     parts = _clock(P.fraction.sub(r"\1\3:\2\4", answer))
     if parts and parts == _clock(P.fraction.sub(r"\1\3:\2\4", wanted.text)):
         return Grade(1.0, wanted.normal)  # 2/3 for 2:3
-    if wanted.kind == "based" and "_" in wanted.normal and answer.isalnum():  # the base may be the question's
+    if (
+        wanted.kind == "based" and "_" in wanted.normal and answer.isalnum()
+    ):  # the base may be the question's
         return Grade(float(wanted.normal.startswith(f"{answer}_")), answer)
     read_as = _WRITTEN.get(wanted.kind)
     if read_as:
@@ -196,7 +213,11 @@ def _compared(answer: str, right: str) -> Grade | _Pair:
     if wanted.number is None or None in numbers:
         return _Pair(right, tuple(map(_exact, values)))
     units = [None] * (len(numbers) - 1) + [unit]  # 35/100 = 35 %: the first has none
-    same = [_equal(each, own, wanted.number, wanted.unit) for each, own in zip(numbers, units, strict=True) if each]
+    same = [
+        _equal(each, own, wanted.number, wanted.unit)
+        for each, own in zip(numbers, units, strict=True)
+        if each
+    ]
     return Grade(1.0, wanted.normal) if all(same) else Grade(0.0, shown)
 
 
@@ -208,13 +229,19 @@ def _equal(one: Number, unit: str | None, other: Number, other_unit: str | None)
     if other_unit == "percent" != unit:
         one, other = other, one
     hundredth = Number(one.value / 100, one.places + 2 if one.places else 0)
-    return equal(one, other) or ((unit == "percent") != (other_unit == "percent") and equal(hundredth, other))
+    return equal(one, other) or (
+        (unit == "percent") != (other_unit == "percent") and equal(hundredth, other)
+    )
 
 
 def _exact(text: str) -> str:
     """Remove separators, and write short decimals as fractions. To a parser separators are products."""
     parsed = number(text)
-    return text if parsed is None or (parsed.places >= 6 and "e" not in text.casefold()) else str(parsed.value)
+    return (
+        text
+        if parsed is None or (parsed.places >= 6 and "e" not in text.casefold())
+        else str(parsed.value)
+    )
 
 
 # ---- math: what is compared as it is written; each returns a normal form, or nothing for another kind of text
@@ -244,7 +271,9 @@ def _based(text: str) -> str:
 
 def _words(text: str) -> str:
     """Return the text in lower case, without punctuation, if it is prose. A formula gives nothing."""
-    prose = [word for word in re.findall(r"[^\W\d_]{3,}", text) if not P.function.fullmatch(word.casefold())]
+    prose = [
+        word for word in re.findall(r"[^\W\d_]{3,}", text) if not P.function.fullmatch(word.casefold())
+    ]
     if "\\" in text or not (prose or text.casefold() in ("no", "yes")):
         return ""
     return P.articles.sub("", " ".join(re.findall(r"\w+", text.casefold())))

@@ -31,7 +31,9 @@ def _load(name: str) -> dict[str, Any]:
 
 def _any_of(words: list[str]) -> str:
     """Return a regular expression for any of these words, the longest first. With spaces, they are whole words."""
-    words = sorted(words, key=lambda word: len(_LOOKAHEAD.sub("", word.replace(_LETTER, ""))), reverse=True)
+    words = sorted(
+        words, key=lambda word: len(_LOOKAHEAD.sub("", word.replace(_LETTER, ""))), reverse=True
+    )
     spaced = "|".join(word for word in words if not _UNSPACED.match(word))
     unspaced = "|".join(word for word in words if _UNSPACED.match(word))
     return rf"(?:(?<![^\W\d_]|\\)(?<![{_MARKS}])(?:{spaced})(?!{_LETTER})|{unspaced})"
@@ -39,7 +41,9 @@ def _any_of(words: list[str]) -> str:
 
 # By the English that a word is read as; "*" is any ending.
 WORDS: dict[str, list[str]] = {
-    english: [word.replace("*", f"{_LETTER}*") for words in languages.values() for word in words.split(", ")]
+    english: [
+        word.replace("*", f"{_LETTER}*") for words in languages.values() for word in words.split(", ")
+    ]
     for english, languages in _load("words").items()
 }
 NUMBERS = _load("numbers")
@@ -58,7 +62,9 @@ class _Patterns:
         return self.__dict__[name]
 
 
-_DECIDING = {word: english for english, words in WORDS.items() if english not in ("answer", "is") for word in words}
+_DECIDING = {
+    word: english for english, words in WORDS.items() if english not in ("answer", "is") for word in words
+}
 P = _Patterns(
     letter=_LETTER,
     noun=_any_of([*WORDS["answer"], *(word.capitalize() for word in WORDS["answer"])]),
@@ -68,16 +74,26 @@ P = _Patterns(
     scale_word="|".join(NUMBERS["scales"]),
     part_word=f"(?:{'|'.join(NUMBERS['parts'])})s?",
 )
-_FIRST = {re.split("[' ]", word[:5].lower())[0] for word in _DECIDING if word.replace(_LETTER, "").isascii()}
+_FIRST = {
+    re.split("[' ]", word[:5].lower())[0] for word in _DECIDING if word.replace(_LETTER, "").isascii()
+}
 _STOPS = dict(
-    zip("\u3002\uff61\u0964\u06d4\uff01\uff1f\u061f\u3001\uff0c\u060c\uff1b\u061b\uff1a", "....!??,,,;;:", strict=True)
+    zip(
+        "\u3002\uff61\u0964\u06d4\uff01\uff1f\u061f\u3001\uff0c\u060c\uff1b\u061b\uff1a",
+        "....!??,,,;;:",
+        strict=True,
+    )
 )
 
 
 @functools.lru_cache(maxsize=10_000)
 def _english(word: str) -> str:
     return next(
-        (english for each, english in _DECIDING.items() if re.fullmatch(_LOOKAHEAD.sub("", each), word, re.IGNORECASE)),
+        (
+            english
+            for each, english in _DECIDING.items()
+            if re.fullmatch(_LOOKAHEAD.sub("", each), word, re.IGNORECASE)
+        ),
         "word",
     )
 
@@ -89,4 +105,6 @@ def in_english(text: str) -> str:
     text = P.digit.sub(lambda match: str(unicodedata.decimal(match[0])), text)
     text = P.stop.sub(lambda match: f"{_STOPS.get(match[0], '')} ", text)
     text = P.any_deciding.sub(lambda match: f" {_english(match[0])} ", text)
-    return P.space_before_mark.sub("", P.other_word.sub(lambda match: " word" * (1 + len(match[0]) // 6) + " ", text))
+    return P.space_before_mark.sub(
+        "", P.other_word.sub(lambda match: " word" * (1 + len(match[0]) // 6) + " ", text)
+    )

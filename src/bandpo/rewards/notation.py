@@ -23,7 +23,10 @@ _AROUND = [
 # The same mathematics in other signs.
 _SIGNS = str.maketrans(
     dict(
-        re.findall(r"(\S)(\\\w+ )", r"π\pi ∞\infty √\sqrt ∅\emptyset ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ·\cdot ")
+        re.findall(
+            r"(\S)(\\\w+ )",
+            r"π\pi ∞\infty √\sqrt ∅\emptyset ≤\le ≥\ge ≠\ne ≈\approx ±\pm ∈\in Ω\Omega ·\cdot ",
+        )
     )
     | {
         "\N{MULTIPLICATION SIGN}": "\\times ",
@@ -51,7 +54,10 @@ _REWRITTEN: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(r"\{:\}"), ":"),
     (re.compile(r"^\s*\\?%\s*([\d.,]+)[\s*]*$"), r"\1\\%"),  # as Turkish has it
     (re.compile(r",\\!"), ","),
-    (re.compile(r"\(without quotes\)(?: where\b.*)?"), ""),  # of a prompt: "Answer: $Answer (without quotes) where ..."
+    (
+        re.compile(r"\(without quotes\)(?: where\b.*)?"),
+        "",
+    ),  # of a prompt: "Answer: $Answer (without quotes) where ..."
     (re.compile(r"(?i)(?<![a-z\\])(?:negative|minus) infinity"), r"-\\infty "),
     (re.compile(r"(?i)(?<![a-z\\])(?:the )?empty set"), r"\\emptyset "),
     (
@@ -65,12 +71,21 @@ _REWRITTEN: list[tuple[re.Pattern[str], Any]] = [
         lambda match: f"{VALUES[match[1].casefold()]}\\cdot ",
     ),
     (re.compile(r"(?i)\b([0-9]+) factorial\b"), r"\1!"),
-    (re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1\3}{\2\4}"),
+    (
+        re.compile(r"(?i)\b([0-9]+) choose ([0-9]+)\b|(?<![A-Za-z\\])C\(([0-9]+), ?([0-9]+)\)"),
+        r"\\binom{\1\3}{\2\4}",
+    ),
     (re.compile(r"(?i)\blog base ([0-9]+|[a-z])(?![A-Za-z0-9]) of "), r"\\log_{\1} "),
-    (re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{P.texts.alone}"), r"\1^{\2}"),
+    (
+        re.compile(rf"(?i)(?<![\w/.^)-])(\w+) (?:raised )?to the power (?:of )?{P.texts.alone}"),
+        r"\1^{\2}",
+    ),
     (re.compile(r"(?i)(?<![\w/.^)-])(\w+) raised to the ([0-9]+)(?:st|nd|rd|th) power"), r"\1^{\2}"),
     (re.compile(r"\b([a-z]) (?:is|must be) greater than (?=[-0-9$\\])"), r"\1 > "),
-    (re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"), lambda match: f"{VALUES[match[1].casefold()]}\\pi "),
+    (
+        re.compile(rf"(?i)\b({'|'.join(VALUES)}) pi\b"),
+        lambda match: f"{VALUES[match[1].casefold()]}\\pi ",
+    ),
     (re.compile(r"(?<![\w)])\*\*([^*]+)\*\*"), r"\1"),  # bold; before a power of Python
     (re.compile(r"(?<=[\w)}$.])\*\*(?=[\s,;:]|$)"), ""),  # the end of bold that began before the answer
     (re.compile(r"(?<=[\w)])\*\*(?=[\w(])"), "^"),
@@ -105,7 +120,9 @@ def bare(text: str) -> str:
     before = None
     while text != before and not text.isalnum():
         before = text
-        text = re.sub(r"(?<![\\.])[.,;:\u3002\uff0c\uff1b]$", "", text.strip().strip("*`").lstrip("#").strip())
+        text = re.sub(
+            r"(?<![\\.])[.,;:\u3002\uff0c\uff1b]$", "", text.strip().strip("*`").lstrip("#").strip()
+        )
         text = re.sub(r"^__|__$|^\\therefore", "", text)
         for opening, closing in _AROUND:
             inner = text[len(opening) : -len(closing)]

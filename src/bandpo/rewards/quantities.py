@@ -66,7 +66,11 @@ def _whole(words: str) -> Any:
         if cut:
             above, below = _whole(re.sub("^an? ", "one ", before).strip()), _whole(after.strip())
             return above * scale + below if above and below is not None and below < scale else None
-    return Fraction(words) if re.fullmatch("[0-9]+(?:/[1-9][0-9]*)?", words) else (_BELOW_100 | {"": 0}).get(words)
+    return (
+        Fraction(words)
+        if re.fullmatch("[0-9]+(?:/[1-9][0-9]*)?", words)
+        else (_BELOW_100 | {"": 0}).get(words)
+    )
 
 
 def equal(one: Number, other: Number) -> bool:
@@ -122,7 +126,9 @@ def unit_name(words: str, letters: str = "", joined: bool = False) -> str | None
         for part in P.per.split(words)
     ]
     products = [re.split(r"\s*\\cdot\s*|(?<!\^)\s+(?!\^)", part.strip()) for part in parts]
-    names = [[_one_unit(name, letters, joined) for name in product] for product in products if product != [""]]
+    names = [
+        [_one_unit(name, letters, joined) for name in product] for product in products if product != [""]
+    ]
     if not 1 <= len(names) <= 2 or any(None in product for product in names):
         return None
     return "/".join(" ".join(sorted(product)) for product in names)

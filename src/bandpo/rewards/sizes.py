@@ -35,7 +35,9 @@ def size(expr: Any) -> float:
             bits = min(above, 2 * below * math.log2(above + 2))
         case sympy.Sum() | sympy.Product():
             terms = sum(_value(end) for limits in parts[1:] for end in limits.args[1:])
-            bits = size(parts[0]) * (1 if isinstance(expr, sympy.Sum) else terms) + 5 * terms  # at most 10,000 terms
+            bits = (
+                size(parts[0]) * (1 if isinstance(expr, sympy.Sum) else terms) + 5 * terms
+            )  # at most 10,000 terms
         case sympy.Mul():
             bits = sum(map(size, parts))
         case sympy.Add():

@@ -151,7 +151,9 @@ class Pool:
     def _count(self, tasks: list[_Task]) -> None:
         if not tasks:
             return
-        faults = [f"{task.result.reason}, for the task {shortened(task.value)}" for task in tasks[:_MAX_FAULTS]]
+        faults = [
+            f"{task.result.reason}, for the task {shortened(task.value)}" for task in tasks[:_MAX_FAULTS]
+        ]
         with self._lock:
             first, self.raised = self.raised == 0, self.raised + len(tasks)
             self.faults += faults[: _MAX_FAULTS - len(self.faults)]
@@ -176,7 +178,9 @@ class Pool:
                     worker = None
                 if worker is None:
                     worker = self._start()
-                for task, result in zip(batch, worker.results([task.value for task in batch]), strict=False):
+                for task, result in zip(
+                    batch, worker.results([task.value for task in batch]), strict=False
+                ):
                     task.finish(result)
                     batch = batch[1:]
                     if "raised" in result:  # nobody knows what state it has left
@@ -298,7 +302,9 @@ class _Task:
 
     def finish(self, message: dict[str, Any]) -> None:
         self.result = (
-            Raised(message["raised"]) if "raised" in message else message.get("stopped", message.get("result"))
+            Raised(message["raised"])
+            if "raised" in message
+            else message.get("stopped", message.get("result"))
         )
         with self.call.lock:
             self.call.error = self.call.error or message.get("error")

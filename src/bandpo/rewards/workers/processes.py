@@ -21,7 +21,9 @@ from . import template
 _START_SECONDS = 300.0  # for the template's imports, on a busy machine with a slow disk
 _REPLY_SECONDS = 60.0  # for the template to fork, or to end a worker: it does nothing else
 _LONGEST = 1 << 24  # bytes of a message
-_HOME = str(Path(__file__).resolve().parents[3])  # this package may have been found by other means than the path
+_HOME = str(
+    Path(__file__).resolve().parents[3]
+)  # this package may have been found by other means than the path
 _FORKS = sys.platform == "linux"  # elsewhere each worker is a program of its own
 
 
@@ -71,13 +73,17 @@ class Line:
             raise self._lost(error, seconds) from None
         except (ValueError, RecursionError):
             message = None
-        if not isinstance(message, dict):  # no message of ours, and the next ones cannot be told from others
+        if not isinstance(
+            message, dict
+        ):  # no message of ours, and the next ones cannot be told from others
             raise Lost("it sent what is not a message")
         return message
 
     def _lost(self, error: OSError, seconds: float) -> Lost:
         late = isinstance(error, TimeoutError)
-        return Lost(f"it was not ready after {seconds:g} s" if late else "it was killed, or ended by itself", late)
+        return Lost(
+            f"it was not ready after {seconds:g} s" if late else "it was killed, or ended by itself", late
+        )
 
 
 class Template:
@@ -92,7 +98,11 @@ class Template:
         ours, theirs = socket.socketpair()
         self.line = Line(ours)
         # The same hashes in every run, so that nothing depends on the order of a set; and no threads of BLAS.
-        environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = os.environ | {
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", template.__file__],
@@ -110,7 +120,8 @@ class Template:
     def wait_until_ready(self) -> None:
         setup = {
             **self.setup,
-            "path": [place for place in sys.path if isinstance(place, str)] + [_HOME],  # imports skip others too
+            "path": [place for place in sys.path if isinstance(place, str)]
+            + [_HOME],  # imports skip others too
             "parent": os.getpid(),
             "forks": _FORKS,
         }
