@@ -30,7 +30,7 @@ def run(tmp_path, *arguments, **environment):
         (commands / name).write_text(f"#!/usr/bin/env bash\n{text}\n", encoding="utf-8")
         (commands / name).chmod(0o755)
     calls = tmp_path / "calls"
-    known = {
+    stand_ins = {
         "PATH": f"{commands}:{os.environ['PATH']}",
         "CALLS": str(calls),
         "SLURM_JOB_NODELIST": "node[1-3]",
@@ -41,7 +41,7 @@ def run(tmp_path, *arguments, **environment):
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, **known, **environment},
+        env={**os.environ, **stand_ins, **environment},
         check=False,
     )
     return done, calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []

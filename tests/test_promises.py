@@ -73,17 +73,6 @@ def test_each_promise_is_a_sentence_with_a_test():
         assert (ROOT / ".ci" / name).read_text(encoding="utf-8").splitlines()[-2] == "stage promises"
 
 
-def test_the_page_of_the_api_shows_each():
-    table = load("docs/_site/promises.py").table()
-    assert len(table.splitlines()) == len(PROMISES) + 2
-    for promise in PROMISES:
-        assert f"| {promise['promise']}" in table
-    for _, test in TESTS:
-        assert f"](../{test.partition('::')[0]})" in table
-    assert table.count("weekly") == sum(kind == "weekly" for kind, _ in TESTS)
-    assert "<!-- promises -->" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-
-
 SUITE = """
 import pytest
 

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -24,8 +23,8 @@ def test_the_citation_is_the_one_of_the_model_cards():
     assert f'TITLE = "{paper["title"]}"' in text
     eprint, url = paper["identifiers"][0]["value"], paper["url"]
     pages, number = f"{paper['start']}--{paper['end']}", eprint.removeprefix("arXiv:")
-    given = {"author": authors, "booktitle": paper["collection-title"], "series": paper["volume-title"]}
-    for name, value in {**given, "pages": pages, "url": url, "eprint": eprint}.items():
+    cited = {"author": authors, "booktitle": paper["collection-title"], "series": paper["volume-title"]}
+    for name, value in {**cited, "pages": pages, "url": url, "eprint": eprint}.items():
         assert f"    {name:9} = {{{{{value}}}}}," in text
     for name in ("volume", "year"):
         assert f"    {name:9} = {paper[name]}," in text
@@ -33,14 +32,6 @@ def test_the_citation_is_the_one_of_the_model_cards():
         text = (ROOT / page).read_text(encoding="utf-8")
         assert f"({url})" in text
         assert f"(https://arxiv.org/abs/{number})" in text
-
-
-def test_the_model_card_on_the_page_cites_as_the_trainer_does():
-    card = (ROOT / "src" / "bandpo" / "integrations" / "trl.py").read_text(encoding="utf-8")
-    title = re.search('TITLE = "(.*)"', card)[1]
-    cited = re.search(r'CITATION = f"""\\\n(.*?)"""', card, re.DOTALL)[1].replace("{TITLE}", title)
-    page = (ROOT / "docs" / "trl.md").read_text(encoding="utf-8")
-    assert textwrap.indent(cited.replace("{{", "{").replace("}}", "}"), " " * 4) in page
 
 
 def test_every_extra_and_every_python_is_tried():

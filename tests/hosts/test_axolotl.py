@@ -77,10 +77,10 @@ def test_a_wrong_setting_is_refused_before_the_model_is_loaded(ours, changes, me
 
 
 def test_the_trainer_is_ours_where_the_yaml_names_the_plug_in(ours):
-    given = cfg(trust_region="dppo", anchor="sampler")
+    settings = cfg(trust_region="dppo", anchor="sampler")
     for _ in range(2):  # axolotl's workers under Ray do it again
-        ours.Plugin().register(given)
-        assert given["trainer_cls"] == "bandpo.integrations.axolotl.BandPOTrainer"
+        ours.Plugin().register(settings)
+        assert settings["trainer_cls"] == "bandpo.integrations.axolotl.BandPOTrainer"
     other = {"rl": "dpo"}
     ours.Plugin().register(other)  # left in the process by another YAML
     assert other == {"rl": "dpo"}
@@ -111,29 +111,6 @@ def test_registering_leaves_trls_trainer_to_axolotl():
     assert done.stdout.split()[-1] == "False"
 
 
-@here
-def test_axolotls_sequence_parallel_trainer_asks_for_what_trl_has_not():
-    """The reason why it is refused."""
-    from axolotl.core.trainers.grpo.trainer import AxolotlGRPOSequenceParallelTrainer as Theirs
-
-    assert "_get_per_token_logps" in Theirs._generate_and_score_completions.__code__.co_names
-    assert not hasattr(Theirs, "_get_per_token_logps")
-
-
-@here
-def test_axolotl_packs_no_rows(tmp_path):
-    """It refuses to, and flattened batches are a setting and a forward pass of its asynchronous trainer only."""
-    from axolotl.core.trainers.grpo import GRPOStrategy
-
-    with pytest.raises(ValueError, match="`sample_packing: true` does not work with RLHF training"):
-        trained(tmp_path, **PAGE, sample_packing=True)
-    kinds = GRPOStrategy.get_training_args_class, GRPOStrategy.get_trainer_class
-    for is_asynchronous in (False, True):
-        args, trainer = (kind(async_grpo=is_asynchronous) for kind in kinds)
-        assert ("batch_flattening" in args.__dataclass_fields__) == is_asynchronous
-        assert hasattr(trainer, "_get_per_token_logps_flattened") == is_asynchronous
-
-
 def longer(completions, **columns):
     """A reward that axolotl takes by its path."""
     return [text.count("a") + len(text) / 10 for text in completions]
@@ -160,8 +137,8 @@ def trained(folder, watch=None, **changes):
     trl = {"num_generations": 8, "max_completion_length": 6, "reward_funcs": [f"{__name__}.longer"]}
     trl |= {"num_iterations": 2, "generation_batch_size": 64, "loss_type": "bnpo"}
     values |= {"trl": trl | changes.pop("trl", {}), **changes}
-    given = load_cfg(DictDefault(values))
-    return train(cfg=given, dataset_meta=load_preference_datasets(cfg=given, cli_args=TrainerCliArgs()))[2]
+    settings = load_cfg(DictDefault(values))
+    return train(cfg=settings, dataset_meta=load_preference_datasets(cfg=settings, cli_args=TrainerCliArgs()))[2]
 
 
 def weights(trainer):
@@ -225,23 +202,26 @@ def test_band_is_policy_loss_and_trains_other_weights(tmp_path, ours, monkeypatc
 
 
 @here
-def test_what_is_wrong_through_axolotls_own_steps_is_refused(tmp_path):
-    for name, message in {"bnd": "'bnd'", "gspo-token": "gspo-token"}.items():
-        with pytest.raises(ValueError, match=message):
-            trained(tmp_path / name, plugins=[PLUGIN], trust_region={"type": name})
-    with pytest.raises(ValueError, match=r"remove trl\.epsilon"):
-        trained(tmp_path / "epsilon", plugins=[PLUGIN], trl={"epsilon": 0.2})
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        trained(tmp_path / "temperature", plugins=[PLUGIN], trl={"temperature": -1.0})
-    with pytest.raises(ValueError, match="anchor"):
-        trained(tmp_path / "anchor", plugins=[PLUGIN], anchor="samplr")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trust_region": {"type": "bnd"}}, "'bnd'"),
+        ({"trust_region": {"type": "gspo-token"}}, "gspo-token"),
+        ({"trl": {"epsilon": 0.2}}, r"remove trl\.epsilon"),
+        ({"trl": {"temperature": -1.0}}, "temperature must be positive"),
+        ({"anchor": "samplr"}, "anchor"),
+    ],
+)
+def test_what_is_wrong_through_axolotls_own_steps_is_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path, plugins=[PLUGIN], **changes)
 
 
 @here
 def test_another_plug_ins_trainer_is_refused(ours):
-    given = SimpleNamespace(trainer_cls=ours.TRAINER)
+    settings = SimpleNamespace(trainer_cls=ours.TRAINER)
     with pytest.raises(ValueError, match="axolotl: remove the plug-in of SimpleNamespace, which takes no trust_region"):
-        ours.Plugin().post_trainer_create(given, SimpleNamespace())
+        ours.Plugin().post_trainer_create(settings, SimpleNamespace())
     ours.Plugin().post_trainer_create(SimpleNamespace(trainer_cls=None), SimpleNamespace())
     with pytest.raises(AttributeError, match="has no 'nothing'"):
         ours.nothing  # noqa: B018

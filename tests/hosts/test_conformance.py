@@ -84,8 +84,8 @@ def test_micro_batches_add_up(trainer):
 # ---- what each refuses
 
 
-# What is asked of every trainer, whether it is told that the sampler is the anchor, and the words of a refusal.
-ASKED = {
+# What every trainer is asked for, whether it is told that the sampler is the anchor, and the words of a refusal.
+REQUESTS = {
     "sequence": ("gspo", "old", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps"),
     "dual_clip": (bandpo.Objective(dual_clip=3.0), "old", "dual_clip must be None through {0}, got 3.0"),
     "mask": (bandpo.Objective(surrogate="mask"), "old", "surrogate must be 'clip' through {0}, got 'mask': {0} clamps"),
@@ -119,11 +119,11 @@ CAN = {
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("host", TRAINERS)
-def test_a_wrong_rule_is_refused_by_name(host, asked):
-    rule, anchor, message = ASKED[asked]
-    if asked in CAN[host].split():
+def test_a_wrong_rule_is_refused_by_name(host, request_name):
+    rule, anchor, message = REQUESTS[request_name]
+    if request_name in CAN[host].split():
         assert objective_for(host, rule, anchor=anchor)
         return
     with pytest.raises(ValueError, match=message.format(re.escape(host))):

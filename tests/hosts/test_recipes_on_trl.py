@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from hosts.trainers import FOLDER, RECIPES, Own, forget, place, use_sources
+from hosts.trainers import FOLDER, RECIPES, Sources, forget, place, use_sources
 
 trl = pytest.importorskip("trl")
 import tiny  # noqa: E402
@@ -65,7 +65,7 @@ def build(monkeypatch):
     if FOLDER is None:
         pytest.skip("BANDPO_HOSTS names no folder")
     before = set(sys.modules)
-    use_sources(monkeypatch, Own(place("oumi"), "oumi", whole=["oumi.builders.training"]))
+    use_sources(monkeypatch, Sources(place("oumi"), "oumi", whole=["oumi.builders.training"], alone=True))
     builders = importlib.import_module("oumi.builders.training")
     names = ("TRL_SFT", "TRL_DPO", "TRL_KTO", "TRL_GRPO")
     monkeypatch.setattr(builders, "TrainerType", SimpleNamespace(**{name: name for name in names}))

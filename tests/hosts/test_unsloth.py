@@ -18,7 +18,7 @@ from bandpo.integrations import unsloth
 class Standing:
     """What of unsloth's trainer our class looks at."""
 
-    def __init__(self, *given, **changes):
+    def __init__(self, *arguments, **changes):
         self.args = SimpleNamespace(**UNSLOTH | changes)
         self.epsilon_low, self.epsilon_high = 0.2, 0.28
 

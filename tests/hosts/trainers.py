@@ -17,7 +17,7 @@ import tomllib
 import typing
 from abc import ABCMeta
 from argparse import Namespace
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,10 +45,13 @@ FLOAT32, BOTH = (torch.float32,), (torch.float32, torch.float64)
 
 
 class Sources:
-    """Find a trainer's modules in a folder. Packages run no `__init__` unless `whole`; `absent` ones are stand-ins."""
+    """Find a trainer's modules in a folder. Packages run no `__init__` unless `whole`; `absent` ones are stand-ins.
 
-    def __init__(self, folder, package, absent=(), whole=()):
-        self.folder, self.package, self.absent, self.whole = folder, package, absent, whole
+    With `alone` all modules that are not `whole` are stand-ins, of classes.
+    """
+
+    def __init__(self, folder, package, absent=(), whole=(), alone=False):
+        self.folder, self.package, self.absent, self.whole, self.alone = folder, package, absent, whole, alone
 
     def find_spec(self, name, path=None, target=None):
         place, spec = self.folder / name.replace(".", "/"), importlib.util.spec_from_file_location
@@ -56,36 +59,20 @@ class Sources:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         if name.split(".")[0] != self.package:
             return None
-        if name in self.whole or not place.is_dir():
+        if name in self.whole or not (self.alone or place.is_dir()):
             return spec(name, place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
-        hollow = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        hollow = importlib.machinery.ModuleSpec(name, self if self.alone else None, is_package=True)
         hollow.submodule_search_locations = [str(place)]
         return hollow
 
     def create_module(self, spec):
         module = ModuleType(spec.name)
-        module.__getattr__ = lambda name: MagicMock(name=name)
+        anything = partial(Anything.__getattr__, None)
+        module.__getattr__ = anything if self.alone else lambda name: MagicMock(name=name)
         return module
 
     def exec_module(self, module):
         pass
-
-
-class Own(Sources):
-    """Run the `whole` modules of a package. All others, and what they are asked for, are stand-ins."""
-
-    def find_spec(self, name, path=None, target=None):
-        inside, own = f"{name}.".startswith(f"{self.package}."), name in self.whole
-        if not inside or own:
-            return super().find_spec(name, path, target)
-        spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
-        spec.submodule_search_locations = [str(self.folder / name.replace(".", "/"))]
-        return spec
-
-    def create_module(self, spec):
-        module = ModuleType(spec.name)
-        module.__getattr__ = partial(Anything.__getattr__, None)
-        return module
 
 
 class Anything(ABCMeta):
@@ -389,15 +376,8 @@ KEYS = {"ms-swift": "swift", "labs-molt": "molt", "TRL's SDPO": "sdpo"}  # else 
 RULE = 'bandpo.Band("kl", 0.05)'
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A section of docs/recipes.md: a trainer's file, the name in it, the line for the file's end, and the lines."""
-
-    host: str
-    file: str
-    name: str
-    line: str
-    text: str
+# A section of docs/recipes.md: a trainer's file, the name in it, the line for the file's end, and the lines.
+Recipe = namedtuple("Recipe", "host file name line text")
 
 
 def sections():
@@ -911,7 +891,11 @@ def clamping(loss, absent, whole=(), **more):
 def recipe(call, key, **more):
     """A trainer of docs/recipes.md."""
     package = PACKAGES.get(key, key)
-    sources = None if key == "sdpo" else partial(Own, package=package, absent=ABSENT.split(), whole=OWN.split())
+    sources = (
+        None
+        if key == "sdpo"
+        else partial(Sources, package=package, absent=ABSENT.split(), whole=OWN.split(), alone=True)
+    )
     return Case(partial(by_recipe, call), package, sources, decades=PROBABILITIES, **more)
 
 

@@ -158,9 +158,11 @@ def test_a_fault_of_the_scorer_ends_no_training(monkeypatch):
     pool = Pool("worker_tasks:fail", seconds=1, size=1)
     monkeypatch.setattr(grading, "pool", lambda: pool)
     logged = {}
-    with pytest.warns(RuntimeWarning, match=r"worker_tasks:fail raised ValueError: what is that .*\\sqrt\{2\}") as said:
+    with pytest.warns(
+        RuntimeWarning, match=r"worker_tasks:fail raised ValueError: what is that .*\\sqrt\{2\}"
+    ) as warned:
         assert math_reward([r"Answer: $\sqrt{2}$", "Answer: 7"], ["7"] * 2, log_metric=logged.__setitem__) == [0, 1]
-    assert len(said) == 1
+    assert len(warned) == 1
     assert logged == {"reward/unparsed": 0, "reward/timeout": 0, "reward/error": 0.5}
     assert grading.grade([r"Answer: $\sqrt{3}$"], ["7"]) == [grading.Grade(0.0, None, "error")]
     assert compute_score("any", r"Answer: $\sqrt{5}$", "7") == {**WRONG, "pred": "[INVALID]"}

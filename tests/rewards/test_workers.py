@@ -89,17 +89,17 @@ def test_what_a_task_prints_is_no_result(pool, capfd):
 def test_what_the_function_raises_stands_in_the_place_of_a_result(make):
     """It ends no call; it is counted, kept, and said once."""
     pool = make(size=2)
-    with pytest.warns(RuntimeWarning) as said:
+    with pytest.warns(RuntimeWarning) as warned:
         results = pool.map([*GOOD, ["wrong"], *GOOD, *[["deep"]] * 20])
     assert results[:20] == results[21:41] == list(range(20))
     where = rf"at {re.escape(worker_tasks.__file__)}:\d+"
     assert isinstance(results[20], Raised)
     assert re.fullmatch(rf"ValueError: what is that {where}", results[20].reason)
     assert all(re.fullmatch(rf"RecursionError: .* {where}", result.reason) for result in results[41:])
-    assert len(said) == 1
-    assert said[0].filename == __file__
-    assert str(said[0].message).startswith("worker_tasks:run raised ValueError: what is that at ")
-    assert 'for the task ["wrong"]. It has no result, and the work goes on. ' in str(said[0].message)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert str(warned[0].message).startswith("worker_tasks:run raised ValueError: what is that at ")
+    assert 'for the task ["wrong"]. It has no result, and the work goes on. ' in str(warned[0].message)
     assert pool.map([["wrong"], *GOOD])[1:] == list(range(20))  # and a warning would be an error
     assert pool.raised == 22
     assert len(pool.faults) == 10
