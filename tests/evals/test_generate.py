@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving import CHOICE, Fake, chat, completion
+from serving import CHOICE, Fake, completion
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo.errors import UserError
@@ -128,13 +128,6 @@ def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
     assert not [secret for secret in ("p4ssw0rd", "s3cr3t") if secret in error]
 
 
-def test_a_server_has_the_settings_of_its_engine():
-    given, default = generate.Engine("openai", "http://x", 3, 7.0, {"a": 1}), generate.Engine(base_url="http://x")
-    servers = [engine.start("m") for engine in (given, default)]
-    found = [(one.model, one.base_url, one.concurrency, one.timeout, one.body) for one in servers]
-    assert found == [("m", "http://x", 3, 7.0, {"a": 1}), ("m", "http://x", 32, 3600.0, {})]
-
-
 LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
 
 
@@ -180,25 +173,6 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
     assert len(grades) == len(set(grades)) == 24
 
 
-def test_a_failure_has_no_grade_whatever_the_scorer(home, here, monkeypatch, capsys):
-    """`exact` would find an empty text right where the answer is empty."""
-    with Fake(lambda body, count: 200 if count % 3 else 503) as fake:
-        monkeypatch.setattr(generate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
-        assert ask(home, "out", "-n", "1", "--base-url", fake.url, "--concurrency", "1") == 0
-    (graded,) = read_graded(Path("out"))
-    failed = [sample.prompt for sample in read_samples(Path("out")) if sample.finish == "error"]
-    assert len(failed) == 4
-    assert len(Path("out/grades-exact.jsonl").read_text().splitlines()) == 8
-    assert {(graded.score[p, 0], graded.answers[p, 0], graded.parsed[p, 0]) for p in failed} == {(0.0, None, False)}
-
-
-def test_a_count_that_is_missing_leaves_the_lengths_out(home, here, capsys):
-    with Fake(lambda body, count: (200, completion(usage=None)) if count == 2 else 200) as fake:
-        assert ask(home, "out", "-n", "1", "--base-url", fake.url) == 0
-    assert "longest" not in capsys.readouterr().out
-    assert read_graded(Path("out"))[0].tokens is None
-
-
 def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(home, here, capsys):
     def script(body, count):
         return (400, {"error": "Extra inputs are not permitted"}) if "seed" in body else (200, completion())
@@ -212,37 +186,6 @@ def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ho
         assert fake.asked[-1]["logit_bias"] == {"7": 1}
         assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--body", "seed=null") == 2
         assert "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in capsys.readouterr().err
-
-
-def say(home, texts, *options, scorer="math", **fields):
-    """Evaluate a server that says these texts, one after the other."""
-
-    def script(body, count):
-        return 200, chat({"content": texts[(count - 1) % len(texts)], **fields}, fields.get("finish", "stop"))
-
-    with Fake(script) as fake:
-        Path("four.csv").write_text("prompt,answer\n" + "".join(f"What is {i}+{4 - i}?,4\n" for i in range(4)))
-        args = ["eval", "m", "--data", "four.csv", "-n", "2", "--concurrency", "1", "--base-url", fake.url, "-o", "out"]
-        return main([*args, "--scorer", scorer, *options])
-
-
-def test_empty_answers_are_told_and_their_reasoning_is_kept(home, here, capsys):
-    assert say(home, [None], reasoning="so it is 4") == 0
-    out = capsys.readouterr().out
-    assert "all 8 answers are empty; 0 were cut at --max-tokens, and 8 have reasoning, which is not graded" in out
-    assert "another --scorer" not in out
-    assert {(sample.text, sample.reasoning) for sample in read_samples(Path("out"))} == {("", "so it is 4")}
-    assert main(["score", "out", "--scorer", "exact"]) == 0
-    assert "all 8 answers are empty" in capsys.readouterr().out
-
-
-def test_whether_the_prompts_open_the_thinking_is_kept(home, here):
-    rows = [{"prompt": f"{row['prompt']}<think>", "answer": row["answer"]} for row in toy.prompts(2, 0)]
-    Path("thinking.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with Fake(lambda body, count: 200) as fake:
-        for data, thinking in ((None, None), ("thinking.jsonl", "opened"), ("thinking.jsonl", "opened")):
-            assert ask(home, thinking or "out", "-n", "1", "--base-url", fake.url, data=data) == 0
-            assert read_metadata(Path(thinking or "out"))["thinking"] == thinking
 
 
 # ---- models

@@ -75,7 +75,13 @@ def read_dump(
 
 
 def _read(
-    path: Path, rows: Sequence[Row], names: Names, grader: str, metric: str | None, drop_incomplete: bool, say: Say
+    path: Path,
+    rows: Sequence[Row],
+    names: Names,
+    grader: str,
+    metric: str | None,
+    drop_incomplete: bool,
+    say: Say,
 ) -> Iterator[Graded]:
     """Read answers by role, with their scores by a metric. None: the grader is a scorer, which grades the texts."""
     problem, wanted = "problem" if "problem" in rows[0] else "prompt", "score" if metric else "response"
@@ -118,7 +124,11 @@ _TELL_APART = "where one text is that of several problems, --column problem=COLU
 
 
 def _by_role(
-    path: Path, rows: Sequence[Row], columns: Mapping[str, str], scorer: str | None, say: Say
+    path: Path,
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    scorer: str | None,
+    say: Say,
 ) -> tuple[str, dict[str, str], list[dict[str, Any]]]:
     """Return the rows of a file by role, with their metrics.
 

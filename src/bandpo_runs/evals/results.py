@@ -155,7 +155,12 @@ def read_result(
 
 
 def _of_files(
-    path: Path, files: Sequence[Path], label: str | None, scorer: str | None, columns: Columns | None, drop: bool
+    path: Path,
+    files: Sequence[Path],
+    label: str | None,
+    scorer: str | None,
+    columns: Columns | None,
+    drop: bool,
 ) -> Result:
     """Read one file of answers, or a folder of them.
 
