@@ -158,29 +158,6 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
         assert f"- {count} x {what}" in (tmp_path / "out/report.md").read_text()
 
 
-def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_path, capsys):
-    solutions = [{"prompt": f"Find {i}.", "answer": f"She sold {i} clips.\n#### {i}"} for i in range(3)]
-    assert prepared(tmp_path, solutions) == (2, None)
-    error = capsys.readouterr().err
-    assert f"of 3 rows none is left (3 answer is a whole solution; {OPTION} hashes takes" in error
-    assert "e.g. row 0, problem `Find 0.`, answer `She sold 0 clips. #### 0`" in error
-    rows, entry = prepared(tmp_path, solutions, "--answer-from", "hashes")
-    assert [row["answer"] for row in rows] == ["0", "1", "2"]
-    assert entry["dropped"] == {}
-    boxed = [{"prompt": "Find 3.", "answer": r"We get $\boxed{3}$."}, {"prompt": "Find 4.", "answer": "no box"}]
-    rows, entry = prepared(tmp_path, boxed, "--answer-from", "box")
-    assert [row["answer"] for row in rows] == ["3"]
-    assert entry["dropped"] == {"no answer": 1}
-
-
-def test_as_published_a_doubtful_answer_stays_and_is_told(tmp_path):
-    rows = [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["1", "2"]}]
-    rows, entry = prepared(tmp_path, rows, "--as-published")
-    assert [row["answer"] for row in rows] == ["proof"]
-    assert entry["kept_though"] == {"answer is a placeholder (proof, notfound, nan, None)": 1}
-    assert len(entry["warnings"]) == 2
-
-
 UNUSUAL = {  # as it stands in data: as models write it, and what is said
     "0.30000000000000004": ("0.3", "float"),
     "344330553.55300003": ("344330553.553", "float"),

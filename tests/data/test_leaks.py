@@ -86,13 +86,6 @@ def test_against_takes_names_and_files(make, copies, tmp_path):
     assert outcome["dapo-math-17k"]["dropped"] == {"holds a problem of aime24": 1, f"holds a problem of {path}": 1}
 
 
-def test_who_holds_nothing_against_training_rows_is_told(make):
-    _, said = make("dapo-math-17k")
-    assert any(line.startswith("training rows are not held against evaluation sets") for line in said)
-    _, said = make("paper")
-    assert not any(line.startswith("training rows are not held") for line in said)
-
-
 SENTENCE = st.lists(st.sampled_from("ab"), max_size=14).map(" ".join)
 
 

@@ -278,21 +278,6 @@ def test_the_problems_do_not_depend_on_the_seed_of_the_run(prepared, gym):
     assert list(first) != list(other)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"task": "no_such_task"}, "data.task 'no_such_task'"),
-        ({"task": "chain_sum", "options": {"min_trems": 2}}, "min_trems"),
-        ({"task": "chain_sum", "options": {"min_terms": 5, "max_terms": 2}}, "data.task 'chain_sum'"),
-    ],
-)
-def test_a_task_that_cannot_be_made_is_named(prepared, gym, data, message):
-    with pytest.raises(UserError) as caught:
-        prepared(source="reasoning_gym", **data)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
     with pytest.raises(UserError, match=r"reward 'reasoning-gym' needs data.source 'reasoning_gym', got 'file'"):
         prepared(numbered(6), reward="reasoning-gym")

@@ -181,18 +181,6 @@ def test_what_verl_lacks_on_a_machine_with_gpus_is_told(monkeypatch):
     assert "TransferQueue" not in " ".join(of_level(installation(), "warning"))
 
 
-@pytest.mark.parametrize(
-    ("trl", "verl", "warned"), [("1.13.0", "0.9.1", 1), ("1.12.0", "0.9.1", 0), ("1.16.0", None, 0)]
-)
-def test_a_trl_beside_which_verls_worker_fails_is_told(monkeypatch, trl, verl, warned):
-    gpus(monkeypatch, 8)
-    versions(monkeypatch, trl=trl, **({"verl": verl} if verl else {}))
-    what = [each for each in of_level(installation(), "warning") if "trl.experimental.ppo" in each]
-    assert len(what) == warned
-    if warned:
-        assert what[0].startswith("verl's FSDP worker cannot make a model beside TRL 1.13.0: ")
-
-
 def test_gpus_that_are_not_seen_are_told(monkeypatch):
     gpus(monkeypatch, 0)
     versions(monkeypatch, verl="0.9.1")
@@ -230,17 +218,6 @@ def test_a_plug_in_that_did_not_load_is_told(monkeypatch, out, err, level, what)
     assert found.level == level
     assert what in found.what
     assert ("VERL_USE_EXTERNAL_PLUGINS" in found.cure) == ("unknown" in out)
-
-
-def test_a_worker_that_lacks_a_package_is_told(monkeypatch):
-    """verl does not name uvicorn, which its worker imports."""
-    versions(monkeypatch, verl="0.9.1")
-    out = "loss known\nno worker: No module named 'uvicorn'\n"
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=out))
-    (loss, worker) = plug_in()
-    assert (loss.level, worker.level) == ("ok", "problem")
-    assert worker.what == "verl's worker cannot be imported in a fresh process: No module named 'uvicorn'"
-    assert "vllm or sglang" in worker.cure
 
 
 def test_before_plug_ins_the_loss_is_imported_as_target_does(monkeypatch):
