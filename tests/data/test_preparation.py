@@ -85,8 +85,8 @@ def test_a_hundredfold_data_set_becomes_one(make, copies, tmp_path):
 def test_a_conversation_is_all_that_the_user_says(make, tmp_path):
     """The last message of several is not a problem of its own, and one before it can be an evaluation problem."""
 
-    def talk(*said):
-        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+    def talk(*message):
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(message)]
         return {"prompt": messages, "answer": "1"}
 
     held = own(tmp_path, [{"prompt": problem(9), "answer": "1"}], "held.jsonl")
@@ -112,8 +112,8 @@ def test_of_problems_with_contradicting_answers_none_is_trained_on(make, copies,
     rows = [dapo(problem(seed), answer, seed) for seed, each in answers.items() for answer in each]
     put(copies, "dapo-math-17k", rows)
     outcome, _ = make("dapo-math-17k")
-    kept = [row["extra_info"]["problem"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")]
-    assert kept == [problem(1), problem(4)]
+    rest = [row["extra_info"]["problem"] for row in rows_of(tmp_path / "out/dapo-math-17k.parquet")]
+    assert rest == [problem(1), problem(4)]
     assert outcome["dapo-math-17k"]["dropped"] == {"same problem with different answers": 6, "duplicate": 1}
 
 
@@ -277,10 +277,10 @@ def test_the_command_prepares_and_says_what_it_did(copies, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["data", "prepare", "aime24", "math-levels-3-5", "-o", str(out), "--from", str(copies)]
     assert main([*command, "--template", "plain"]) == 0
-    said = capsys.readouterr().out
-    assert f"math-levels-3-5: {out / 'math-levels-3-5.parquet'}, 12 rows of 20" in said
-    assert "  dropped: 8 level outside 3 to 5" in said
-    assert "  put right: 11 zeros before an integer taken off" in said
-    assert "  checked: 0 rows with a problem of aime24" in said
+    message = capsys.readouterr().out
+    assert f"math-levels-3-5: {out / 'math-levels-3-5.parquet'}, 12 rows of 20" in message
+    assert "  dropped: 8 level outside 3 to 5" in message
+    assert "  put right: 11 zeros before an integer taken off" in message
+    assert "  checked: 0 rows with a problem of aime24" in message
     assert "Checked:\n\n- 0 x rows with a problem of aime24\n" in (out / "report.md").read_text()
-    assert said.endswith(f"{out / 'report.md'}\n")
+    assert message.endswith(f"{out / 'report.md'}\n")

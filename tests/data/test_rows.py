@@ -185,9 +185,9 @@ def test_passes_over_the_rows_follow_each_other_each_in_its_own_order(prepared):
 def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, tmp_path, rows, name, message):
     if isinstance(rows, bytes):
         (tmp_path / name).write_bytes(rows)
-    given = {"source": "file", "path": str(tmp_path / name)} if rows is None or isinstance(rows, bytes) else {}
+    passed = {"source": "file", "path": str(tmp_path / name)} if rows is None or isinstance(rows, bytes) else {}
     with pytest.raises(UserError) as caught:
-        prepared(None if given else rows, name, **given)
+        prepared(None if passed else rows, name, **passed)
     assert message in str(caught.value)
     assert name in str(caught.value) or "left to train on" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -127,8 +127,8 @@ def test_data_sets_are_told_apart_and_what_was_read_votes(tmp_path):
 
 
 def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
-    said = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
-    rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(said)]
+    wording = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
+    rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(wording)]
     (graded,), by = read_dump(write(tmp_path / "a.jsonl", rows))
     assert (graded.data, by) == ("validation", "verl's reward function")
     np.testing.assert_array_equal(graded.score, [[1], [0], [1], [0]])  # one question, but four problems
@@ -140,11 +140,11 @@ def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
 
 
 def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
-    path, said = tmp_path / "a.parquet", []
+    path, wording = tmp_path / "a.parquet", []
     of_all = {"pass@k:k=1&n=4": np.mean, "pass@k:k=4&n=4": np.max, "maj@n:n=4": np.max}
-    (graded,), by = read_dump(write(path, details(**of_all)), say=said.append)
+    (graded,), by = read_dump(write(path, details(**of_all)), say=wording.append)
     assert (graded.data, by) == ("aime24", "lighteval's pass@k:k=1&n=4")
-    assert said == ["not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"]
+    assert wording == ["not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"]
     np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
     # Of eight responses only the first two were asked: its name says so.
     graded, _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
@@ -157,8 +157,8 @@ def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
     single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
     (graded,), by = read_dump(write(path, single))
     np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
-    for value, said in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
-        with pytest.raises(UserError, match=said):
+    for value, wording in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
+        with pytest.raises(UserError, match=wording):
             read_dump(write(path, [{**row, "metric": {"em": value}} for row in single]))
 
 
@@ -210,9 +210,9 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert (first["source"], first["label"], first["scorer"]) == ("a.csv", "a", "column 'ok'")
     assert (second["source"], second["label"]) == ("b.parquet", "Best")
     assert main(["compare", "a.csv", "b.parquet", *columns, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["results"]
-    assert (found["prompts"], found["b"]) == (6, 1.0)
-    assert found["difference"] == pytest.approx(1 - RIGHT.mean())
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert (result["prompts"], result["b"]) == (6, 1.0)
+    assert result["difference"] == pytest.approx(1 - RIGHT.mean())
     assert main(["table", "a.csv", "b.parquet", *columns]) == 0
     assert f"{100 * RIGHT.mean():.1f}" in capsys.readouterr().out
     before = Path("a.csv").read_bytes()
@@ -231,7 +231,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
     for name in ("c.jsonl", "d.jsonl"):
         write(name, answers())
     folders = " is for a file of answers, got only folders of bandpo eval or logs: a, Label=b"
-    for files, options, said in (
+    for files, options, wording in (
         (["a", "Label=b"], ["--column", "extracted=read"], f"--column{folders}"),
         (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),
         (["a", "c.jsonl"], ["--column", "score=correct"], "a holds no evaluation"),
@@ -239,7 +239,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
         (["c.jsonl", "d.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
     ):
         assert main([command, *files, *options]) == 2
-        assert said in capsys.readouterr().err
+        assert wording in capsys.readouterr().err
 
 
 # ---- chat completions, and whatever else holds an answer
@@ -425,11 +425,11 @@ def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
 
 
 def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
-    path, said = tmp_path / "a.json", []
+    path, wording = tmp_path / "a.json", []
     path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 3}})))
-    graded, by = read_dump(path, say=said.append)
+    graded, by = read_dump(path, say=wording.append)
     assert by == "inspect_ai's match and inspect_ai's judge.strict"
-    assert said == ["not shown, as not all values are 0 or 1: judge.kind"]
+    assert wording == ["not shown, as not all values are 0 or 1: judge.kind"]
     assert {each.data for each in graded} == {"inspect_evals/aime"}
     (graded,), by = read_dump(path, {"score": "judge.strict"})
     assert by == "inspect_ai's judge.strict"
@@ -445,8 +445,8 @@ def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
     with pytest.raises(UserError, match="row 1: 'score' is 'P'; 1 or true"):
         read_dump(path)
     path.write_text(json.dumps(inspect({})))
-    (graded,), by = read_dump(path, say=said.append)
-    assert (by, said[-1]) == ("math", "graded by math: a.json has no scores")
+    (graded,), by = read_dump(path, say=wording.append)
+    assert (by, wording[-1]) == ("math", "graded by math: a.json has no scores")
     np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
     log = inspect({"match": letter})
     log["samples"][1]["scores"] = {}  # an error of the sample
@@ -480,8 +480,14 @@ def test_rollouts_of_verifiers_1_are_right_where_the_sum_of_their_rewards_says_s
     """Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read."""
 
     def trace(right, text, name="solver", trainable=True):
-        said = [("user", "?"), ("assistant", "I look it up."), ("tool", "x"), ("assistant", text), ("user", "Thanks.")]
-        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in said]
+        wording = [
+            ("user", "?"),
+            ("assistant", "I look it up."),
+            ("tool", "x"),
+            ("assistant", text),
+            ("user", "Thanks."),
+        ]
+        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in wording]
         rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
         return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
 
@@ -631,13 +637,13 @@ def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
         path.write_text(content)
     else:
         write(path, content)
-    said = []
-    (graded,), by = read_dump(path, say=said.append)
+    wording = []
+    (graded,), by = read_dump(path, say=wording.append)
     assert (by, graded.data) == (scorer, "b" if name == "sets.json" else "answers")
-    assert told in " ".join(said)
+    assert told in " ".join(wording)
     if name == "chat.jsonl":
         assert graded.asked[0] == ([{"role": "user", "content": "problem 0"}], "7")
-    assert bool(said) == bool(told)
+    assert bool(wording) == bool(told)
     np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
     if name not in ("capitals.csv", "judged.json"):
         (graded,), _ = read_dump(path, {}, "math")
@@ -699,13 +705,13 @@ def test_a_folder_of_lm_eval_is_one_result(tmp_path, monkeypatch, capsys):
     run_of_lm_eval(Path("a/m"), RIGHT[:, 0])
     run_of_lm_eval(Path("b/m"), ~RIGHT[:, 0])
     assert main(["score", "a", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in found] == [
+    result = json.loads(capsys.readouterr().out)
+    assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in result] == [
         ("lm-eval's exact_match", ["aime24"]),
         ("lm-eval's exact_match,strict-match", ["gsm8k"]),
         ("lm-eval's exact_match,flexible-extract", ["gsm8k"]),
     ]
-    assert found[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
+    assert result[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
     assert main(["compare", "a", "b"]) == 0
     out = capsys.readouterr().out
     assert out.count("Is B better?") == out.count("By lm-eval's exact_match") == 3
@@ -823,5 +829,5 @@ def test_a_filter_of_one_task_leaves_the_comparison_of_another(tmp_path, monkeyp
     assert capsys.readouterr().out.count("| b |") == 1
     put(Path("c/samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), lm_eval(("strict-match",)))
     assert main(["compare", "a", "c", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)  # once, by the filter of both
-    assert [row["data"] for row in found["results"]] == ["gsm8k"]
+    result = json.loads(capsys.readouterr().out)  # once, by the filter of both
+    assert [row["data"] for row in result["results"]] == ["gsm8k"]

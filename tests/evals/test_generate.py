@@ -46,8 +46,8 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
     (graded,) = read_graded(Path("out"))
     texts = [[samples["rows", p, i].text.strip() for i in range(4)] for p in range(12)]
     assert graded.answers.tolist() == texts
-    for row, said, score in zip(toy.prompts(12, 0), texts, graded.score, strict=True):
-        assert score.tolist() == [text == row["answer"] for text in said]
+    for row, wording, score in zip(toy.prompts(12, 0), texts, graded.score, strict=True):
+        assert score.tolist() == [text == row["answer"] for text in wording]
 
     before = {path: path.read_bytes() for path in Path("out").iterdir() if path.name != "eval.json"}
     assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0  # again: all is there
@@ -104,11 +104,11 @@ def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home,
         assert ask(home, "out", *options) == 2
         assert "503" in capsys.readouterr().err
     monkeypatch.setattr(generate, "Server", Server)
-    kept = [sample for sample in read_samples(Path("out")) if sample.finish != "error"]
-    assert len(kept) == 20
+    rest = [sample for sample in read_samples(Path("out")) if sample.finish != "error"]
+    assert len(rest) == 20
     with Fake(lambda body, count: 200) as fake:
         assert ask(home, "out", *options[:3], fake.url) == 0  # a server may come back at another address
-        assert len({body["seed"] for body in fake.asked}) == 48 - len(kept)
+        assert len({body["seed"] for body in fake.asked}) == 48 - len(rest)
         assert set(fake.keys) == {"Bearer sk-secret"}
     assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
 
@@ -154,21 +154,21 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         kinds = [sample.finish for sample in read_samples(Path("out"))]
         assert kinds == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
 
-        asked = len(fake.asked)
+        wanted = len(fake.asked)
         assert ask(home, "out", *options) == 0  # as before: they fail again, which is not news
-        said = capsys.readouterr().out
-        assert "22 of them are there; 2 that ended in an error are tried again" in said
-        assert "warning: the server at" in said
-        assert {body["prompt"] for body in fake.asked[asked:]} == {first}
+        wording = capsys.readouterr().out
+        assert "22 of them are there; 2 that ended in an error are tried again" in wording
+        assert "warning: the server at" in wording
+        assert {body["prompt"] for body in fake.asked[wanted:]} == {first}
         assert [sample.finish for sample in read_samples(Path("out"))] == kinds
 
         up = True
         assert ask(home, "out", *options) == 0
         assert re.search(r"mean@2 +│ +91.67 ", capsys.readouterr().out)
         assert [sample.finish for sample in read_samples(Path("out"))] == ["stop"] * 2 + kinds[2:]
-        asked = len(fake.asked)
+        wanted = len(fake.asked)
         assert ask(home, "out", *options) == 0
-        assert len(fake.asked) == asked
+        assert len(fake.asked) == wanted
     grades = Path("out/grades-exact.jsonl").read_text().splitlines()
     assert len(grades) == len(set(grades)) == 24
 
@@ -233,18 +233,18 @@ def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, he
     model.save_pretrained("broken")
     AutoTokenizer.from_pretrained(home / "model").save_pretrained("broken")
     assert main(["eval", "broken", "--data", "lab"]) == 2
-    said = f"model 'broken' cannot be loaded: its weights are not finite (NaN or infinite), first those of {name}\n"
-    assert capsys.readouterr().err.endswith(said)
+    wording = f"model 'broken' cannot be loaded: its weights are not finite (NaN or infinite), first those of {name}\n"
+    assert capsys.readouterr().err.endswith(wording)
 
 
 def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, here, monkeypatch, capsys):
     draw_all = Transformers.generate
 
     def draw_some(self, requests, sampling):
-        for count, found in enumerate(draw_all(self, requests, sampling)):
+        for count, result in enumerate(draw_all(self, requests, sampling)):
             if count == 5:
                 raise KeyboardInterrupt
-            yield found
+            yield result
 
     monkeypatch.setattr(Transformers, "generate", draw_some)
     assert ask(home, "out", "-n", "4") == 130
