@@ -164,26 +164,26 @@ def test_an_override_that_sets_nothing_is_an_error_that_shows_it(write, node, te
 def test_a_number_may_be_written_as_yaml_reads_it_as_text(write, node):
     node["trainer"]["learning_rate"] = "1e-3"
     assert isinstance(yaml.safe_load("1e-3"), str)
-    found = load(write("r.yaml", node), ["trust_region.delta=6e-2", "trainer.beta=1e-4"])
-    assert (found.trainer["learning_rate"], found.trainer["beta"]) == (1e-3, 1e-4)
-    assert found.objective.trust_region == Band("kl", 0.06)
+    result = load(write("r.yaml", node), ["trust_region.delta=6e-2", "trainer.beta=1e-4"])
+    assert (result.trainer["learning_rate"], result.trainer["beta"]) == (1e-3, 1e-4)
+    assert result.objective.trust_region == Band("kl", 0.06)
 
 
 def test_overrides_reach_into_nodes_and_leave_the_rest(write, node):
     node["trust_region"] = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
     settings = ["trust_region.eps_high=0.28", "trainer.num_generations=8", "rounds=5", "rounds=7", "label=mine"]
-    found = load(write("r.yaml", node), settings)
-    assert found.objective.trust_region == Clip(0.2, 0.28)
-    assert found.trainer == {**build(node).trainer, "num_generations": 8}
-    assert (found.rounds, found.label) == (7, "mine")
+    result = load(write("r.yaml", node), settings)
+    assert result.objective.trust_region == Clip(0.2, 0.28)
+    assert result.trainer == {**build(node).trainer, "num_generations": 8}
+    assert (result.rounds, result.label) == (7, "mine")
 
 
 def test_a_rule_may_be_an_objective(write, node):
     clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
     node["trust_region"] = {"type": "objective", "trust_region": clip, "surrogate": ["mask", "clip"]}
-    found = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
-    assert found.objective == Objective(Clip(0.2, 0.28), surrogate=("mask", "clip"), dual_clip=3.0)
-    assert build(yaml.safe_load(found.to_yaml())).objective == found.objective
+    result = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
+    assert result.objective == Objective(Clip(0.2, 0.28), surrogate=("mask", "clip"), dual_clip=3.0)
+    assert build(yaml.safe_load(result.to_yaml())).objective == result.objective
     with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for surrogate = 'weight'"):
         load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.surrogate=weight"])
     with pytest.raises(UserError, match=r"^trust_region: unknown key 'surogate' in objective, did you mean 'surr"):
@@ -194,24 +194,24 @@ def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node
     (tmp_path / "sub").mkdir()
     write("base.yaml", node)
     write("sub/middle.yaml", {"base": "../base.yaml", "trainer": {"learning_rate": 1e-4}, "rounds": 9})
-    found = load(write("sub/top.yaml", "base: middle.yaml\nrounds: 3"))
-    assert found.rounds == 3
-    assert found.trainer == {**build(node).trainer, "learning_rate": 1e-4}
-    assert found.data == build(node).data
+    result = load(write("sub/top.yaml", "base: middle.yaml\nrounds: 3"))
+    assert result.rounds == 3
+    assert result.trainer == {**build(node).trainer, "learning_rate": 1e-4}
+    assert result.data == build(node).data
 
 
 def test_a_rule_replaces_that_of_the_base_whole(write, node):
     write("base.yaml", {**node, "trust_region": {"type": "band", "divergence": "tv", "delta": 0.3}})
-    found = load(write("top.yaml", "base: base.yaml\ntrust_region: {type: band, delta: 0.1}"))
-    assert found.objective.trust_region == Band("kl", 0.1)  # not tv, which the base has
+    result = load(write("top.yaml", "base: base.yaml\ntrust_region: {type: band, delta: 0.1}"))
+    assert result.objective.trust_region == Band("kl", 0.1)  # not tv, which the base has
 
 
 def test_a_scene_of_the_lab_sets_what_the_recipe_does_not():
-    found = build({"trainer": {"learning_rate": 1.0}})
-    assert found.scene == "tail"
-    assert (found.model, found.data.source, found.reward) == ("lab", "lab", "lab")
-    assert found.trainer["learning_rate"] == 1.0
-    assert found.trainer["num_iterations"] == 4
+    result = build({"trainer": {"learning_rate": 1.0}})
+    assert result.scene == "tail"
+    assert (result.model, result.data.source, result.reward) == ("lab", "lab", "lab")
+    assert result.trainer["learning_rate"] == 1.0
+    assert result.trainer["num_iterations"] == 4
     assert build({"scene": "storm"}).trainer["num_iterations"] == 8
 
 
@@ -222,9 +222,9 @@ def test_no_is_a_strategy_though_yaml_takes_it_for_a_truth_value(node):
 
 def test_a_round_is_counted_in_optimizer_steps_and_in_prompts(node):
     node["trainer"] |= {"steps_per_generation": 6, "num_iterations": 2, "gradient_accumulation_steps": 4}
-    found = build(node)
-    assert found.steps_per_round == 3
-    assert found.prompts_per_round == 8 * 6 // 4
+    result = build(node)
+    assert result.steps_per_round == 3
+    assert result.prompts_per_round == 8 * 6 // 4
 
 
 def test_the_label_is_made_from_the_rule_where_there_is_none(node):
@@ -299,10 +299,10 @@ FILES = sorted(  # those of `bandpo train`
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recipe_is_the_method_of_its_name(path):
-    found = load(path)
-    assert found.objective.trust_region == objective(path.stem).trust_region
-    assert path.stem in found.output
-    assert found.steps_per_round > 1  # otherwise no rule acts
+    result = load(path)
+    assert result.objective.trust_region == objective(path.stem).trust_region
+    assert path.stem in result.output
+    assert result.steps_per_round > 1  # otherwise no rule acts
 
 
 @pytest.mark.parametrize("folder", ["lab", "trl", "smollm2"])
@@ -327,7 +327,7 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
              "bf16": "false", "use_cpu": "true"}  # fmt: skip
     settings = [f"model={tmp_path / 'model'}", f"data.path={tmp_path / 'train.jsonl'}", f"output={tmp_path / 'run'}"]
     settings += ["rounds=1", *(f"trainer.{key}={value}" for key, value in sizes.items())]
-    found = load(RECIPES / "trl" / "band-kl.yaml", settings)
+    result = load(RECIPES / "trl" / "band-kl.yaml", settings)
     built = []
     make = on_trl.BandPOTrainer
 
@@ -336,7 +336,7 @@ def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
         return built[-1]
 
     monkeypatch.setattr(on_trl, "BandPOTrainer", watch)
-    folder = on_trl.run(found)
+    folder = on_trl.run(result)
     (trainer,) = built
     assert trainer.trust_region == Band("kl", 0.05)
     assert trainer.loss_type == "grpo"

@@ -65,7 +65,7 @@ def test_what_could_load_code_is_handed_on_to_no_library(node, key, value, messa
 
 
 def test_what_is_harmless_is_handed_on(node):
-    given = {
+    passed = {
         "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "eager"},
         "generation_kwargs": {"top_k": 5, "seed": 1},
         "accelerator_config": {"even_batches": False},
@@ -73,8 +73,8 @@ def test_what_is_harmless_is_handed_on(node):
         "chat_template_kwargs": {"enable_thinking": False},
         "lr_scheduler_kwargs": {"min_lr": 1e-7},
     }
-    node["trainer"] |= given
-    assert build(node).trainer.items() >= given.items()
+    node["trainer"] |= passed
+    assert build(node).trainer.items() >= passed.items()
 
 
 @pytest.mark.parametrize(

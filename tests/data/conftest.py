@@ -26,9 +26,9 @@ def make(tmp_path, copies):
     """prepare() of names into one folder, from the copies; returns the accounts and what was said."""
 
     def make(*names, output=None, columns=None, **settings):
-        found = [source for name in names for source in find(name, **(columns or {}))]
-        said = []
+        result = [source for name in names for source in find(name, **(columns or {}))]
+        message = []
         settings = Settings(**{"copies": copies, **settings})
-        return prepare(found, output or tmp_path / "out", settings, say=said.append), said
+        return prepare(result, output or tmp_path / "out", settings, say=message.append), message
 
     return make

@@ -110,11 +110,11 @@ def prepared(tmp_path, rows, *options):
 
 
 def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_path):
-    said = ("system", "brief"), ("user", "Find 0."), ("assistant", "of what?"), ("user", "Of x."), ("assistant", "0")
-    messages = [{"role": role, "content": content} for role, content in said]
+    message = ("system", "brief"), ("user", "Find 0."), ("assistant", "of what?"), ("user", "Of x."), ("assistant", "0")
+    messages = [{"role": role, "content": content} for role, content in message]
     whole = [{"role": "user", "content": "Find 9."}]
-    given = [{"messages": messages, "answer": 0}, {"messages": whole, "answer": 9}]
-    rows, entry = prepared(tmp_path, given, "--prompt", "messages")
+    passed = [{"messages": messages, "answer": 0}, {"messages": whole, "answer": 9}]
+    rows, entry = prepared(tmp_path, passed, "--prompt", "messages")
     assert [row["prompt"] for row in rows] == [messages[:-1], whole]
     what = "messages behind the last user message taken off"
     assert entry["corrected"] == {what: 1}
@@ -158,29 +158,6 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
         assert f"- {count} x {what}" in (tmp_path / "out/report.md").read_text()
 
 
-def test_solutions_are_refused_with_the_option_that_takes_the_answer_out(tmp_path, capsys):
-    solutions = [{"prompt": f"Find {i}.", "answer": f"She sold {i} clips.\n#### {i}"} for i in range(3)]
-    assert prepared(tmp_path, solutions) == (2, None)
-    error = capsys.readouterr().err
-    assert f"of 3 rows none is left (3 answer is a whole solution; {OPTION} hashes takes" in error
-    assert "e.g. row 0, problem `Find 0.`, answer `She sold 0 clips. #### 0`" in error
-    rows, entry = prepared(tmp_path, solutions, "--answer-from", "hashes")
-    assert [row["answer"] for row in rows] == ["0", "1", "2"]
-    assert entry["dropped"] == {}
-    boxed = [{"prompt": "Find 3.", "answer": r"We get $\boxed{3}$."}, {"prompt": "Find 4.", "answer": "no box"}]
-    rows, entry = prepared(tmp_path, boxed, "--answer-from", "box")
-    assert [row["answer"] for row in rows] == ["3"]
-    assert entry["dropped"] == {"no answer": 1}
-
-
-def test_as_published_a_doubtful_answer_stays_and_is_told(tmp_path):
-    rows = [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["1", "2"]}]
-    rows, entry = prepared(tmp_path, rows, "--as-published")
-    assert [row["answer"] for row in rows] == ["proof"]
-    assert entry["kept_though"] == {"answer is a placeholder (proof, notfound, nan, None)": 1}
-    assert len(entry["warnings"]) == 2
-
-
 UNUSUAL = {  # as it stands in data: as models write it, and what is said
     "0.30000000000000004": ("0.3", "float"),
     "344330553.55300003": ("344330553.553", "float"),
@@ -221,14 +198,14 @@ def test_answers_that_models_would_not_write_are_told_from_usual_ones(text):
 
 def test_unusual_answers_are_counted_with_what_helps_and_written_as_models_do_if_asked(tmp_path, capsys):
     rows = [{"prompt": f"Find {i}.", "answer": answer} for i, answer in enumerate([0.1 + 0.2, "350 (g)", "1:58", "7"])]
-    kept, entry = prepared(tmp_path, rows)
-    assert [row["answer"] for row in kept] == ["0.30000000000000004", "350 (g)", "1:58", "7"]
+    rest, entry = prepared(tmp_path, rows)
+    assert [row["answer"] for row in rest] == ["0.30000000000000004", "350 (g)", "1:58", "7"]
     assert [*entry["kept_though"].values()] == [1, 1, 1]
     out = capsys.readouterr().out
     assert ": 1 row: answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits" in out
     assert ": 1 row: answer has its unit in brackets, as 350 (g); --tidy-answers takes that off" in out
-    kept, entry = prepared(tmp_path, rows, "--tidy-answers")
-    assert [row["answer"] for row in kept] == ["0.3", "350", "1:58", "7"]
+    rest, entry = prepared(tmp_path, rows, "--tidy-answers")
+    assert [row["answer"] for row in rest] == ["0.3", "350", "1:58", "7"]
     assert [*entry["kept_though"]] == [
         "answer is a time or a ratio, compared part by part; ask for its form in the prompt"
     ]

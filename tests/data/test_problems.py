@@ -41,11 +41,11 @@ def test_another_template_takes_the_public_text_off(make, tmp_path, template, te
 
 
 def test_each_correction_is_counted(make, copies):
-    outcome, said = make("paper")
+    outcome, wording = make("paper")
     assert outcome["aime2024"]["corrected"] == {"zeros before an integer taken off": 11}  # 10 x 025, and 033
     assert outcome["amc2023"]["corrected"] == {"decimals of an integer taken off": 40}
     assert outcome["aime2025"]["corrected"] == outcome["math-levels-3-5"]["corrected"] == {}
-    assert "  put right: 11 zeros before an integer taken off" in said
+    assert "  put right: 11 zeros before an integer taken off" in wording
     examples = outcome["aime2024"]["examples"]["zeros before an integer taken off"]
     assert examples[0] == f"row 1, problem `{problem(1)}`, was `025`, now `25`"
 
@@ -87,9 +87,9 @@ def test_no_answer_of_math_is_touched(make, copies, tmp_path):
 @pytest.mark.parametrize("answer", ["1/2", "\uff11\uff12", "\u0663"])  # digits that no scorer reads as such
 def test_an_answer_that_should_be_an_integer_is_kept_and_warned_of(make, copies, tmp_path, answer):
     put(copies, "dapo-math-17k", [dapo(problem(1), answer, 0), dapo(problem(2), "2", 1)])
-    outcome, said = make("dapo-math-17k")
+    outcome, wording = make("dapo-math-17k")
     assert outcome["dapo-math-17k"]["kept_though"] == {"answer is not an integer": 1}
-    assert "warning: dapo-math-17k: 1 row: answer is not an integer" in said
+    assert "warning: dapo-math-17k: 1 row: answer is not an integer" in wording
     assert len(rows_of(tmp_path / "out/dapo-math-17k.parquet")) == 2
 
 

@@ -29,10 +29,10 @@ def write(path, rows):
 
 def test_questions_of_files(here):
     rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
-    found = question_sets.read(write("sums.jsonl", rows))
-    assert (found.name, found.scorer, found.metadata["repeated"]) == ("sums", "math", 1)
-    assert found.warnings == ["sums: 1 repeated question left out"]
-    assert [(q.prompt, q.content, q.answer) for q in found.questions] == [
+    result = question_sets.read(write("sums.jsonl", rows))
+    assert (result.name, result.scorer, result.metadata["repeated"]) == ("sums", "math", 1)
+    assert result.warnings == ["sums: 1 repeated question left out"]
+    assert [(q.prompt, q.content, q.answer) for q in result.questions] == [
         (0, [{"role": "user", "content": "1+1?"}], "2"),
         (1, [{"role": "user", "content": "2+2?"}], "4"),
     ]
@@ -53,11 +53,13 @@ def test_questions_of_files(here):
 
 def test_questions_of_a_reasoning_gym_task(here):
     spec = "reasoning-gym:chain_sum:min_terms=2:max_terms=2:min_digits=1:max_digits=1:size=30"
-    found = question_sets.read(spec)
-    assert (found.name, found.scorer) == ("chain_sum", "reasoning-gym")
-    assert len(found.questions) == len({q.id for q in found.questions}) == 30 - found.metadata["repeated"]
-    assert found.questions == question_sets.read(spec).questions
-    assert found.questions[0].answer == str(eval(re.search(r"[-\d]+ [-+] [-\d]+", str(found.questions[0].content))[0]))
+    result = question_sets.read(spec)
+    assert (result.name, result.scorer) == ("chain_sum", "reasoning-gym")
+    assert len(result.questions) == len({q.id for q in result.questions}) == 30 - result.metadata["repeated"]
+    assert result.questions == question_sets.read(spec).questions
+    assert result.questions[0].answer == str(
+        eval(re.search(r"[-\d]+ [-+] [-\d]+", str(result.questions[0].content))[0])
+    )
     with pytest.raises(UserError, match="nested more than 100 deep"):
         question_sets.read("reasoning-gym:chain_sum:min_terms=" + 1000 * "[")
     with pytest.raises(UserError, match="'size' is not a setting; write key=value"):
@@ -71,14 +73,14 @@ def test_questions_that_a_recipe_holds_out(here):
     node = recipe.node(home, Path("run"), data={"eval_size": 5}, reward="last-number")
     Path("mine.yaml").write_text(yaml.safe_dump(node))
     _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
-    found = question_sets.read("mine.yaml")
+    result = question_sets.read("mine.yaml")
     with pytest.raises(UserError, match=r"^mine.yaml has a template of its own; .*, got 'boxed'"):
         question_sets.read("mine.yaml", template="boxed")
-    assert (found.name, found.scorer) == ("rows", "last-number")
-    assert [(q.content, q.answer) for q in found.questions] == [(row["prompt"], row["answer"]) for row in held_out]
+    assert (result.name, result.scorer) == ("rows", "last-number")
+    assert [(q.content, q.answer) for q in result.questions] == [(row["prompt"], row["answer"]) for row in held_out]
     Path("runs/one").mkdir(parents=True)
     Path("runs/one/config.yaml").write_text(config.load("mine.yaml").to_yaml())
-    assert question_sets.read("runs/one") == found
+    assert question_sets.read("runs/one") == result
     Path("none.yaml").write_text(yaml.safe_dump(recipe.node(home, Path("run"))))
     with pytest.raises(UserError, match=r"none.yaml holds out no rows \(data.eval_size is 0\)"):
         question_sets.read("none.yaml")
@@ -90,24 +92,24 @@ def test_questions_that_a_recipe_holds_out(here):
 
 
 def test_questions_of_the_lab_are_not_those_of_training():
-    found = question_sets.read("lab")
-    assert (len(found.questions), found.scorer) == (128, "lab")
+    result = question_sets.read("lab")
+    assert (len(result.questions), result.scorer) == (128, "lab")
     trained = {row["prompt"] for seed in range(3) for row in toy.prompts(2000, seed)}
-    assert sum(q.content in trained for q in found.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5
+    assert sum(q.content in trained for q in result.questions) < 128 * 3 * 2000 / 16**4 * 2 + 5
 
 
-def contents(found):
-    return [question.content[0]["content"] for question in found.questions]
+def contents(result):
+    return [question.content[0]["content"] for question in result.questions]
 
 
-def answers(found):
-    return [question.answer for question in found.questions]
+def answers(result):
+    return [question.answer for question in result.questions]
 
 
 def test_an_evaluation_set_by_name(copies):
-    found = evaluation_set("aime24", copies=copies)
-    assert (found.name, found.scorer, len(found.questions), found.warnings) == ("aime24", "math", 30, [])
-    question = found.questions[1]
+    result = evaluation_set("aime24", copies=copies)
+    assert (result.name, result.scorer, len(result.questions), result.warnings) == ("aime24", "math", 30, [])
+    question = result.questions[1]
     assert question.content == [{"role": "user", "content": f"{BEFORE} {problem(1)} {BEHIND}"}]
     assert (question.answer, question.more) == ("25", {"data_source": "aime_2024"})
     assert contents(evaluation_set("aime24", copies=copies, template="boxed"))[1].startswith(problem(1))
@@ -118,29 +120,29 @@ def test_an_evaluation_set_from_a_prepared_file_has_the_same_questions(make, cop
     path = str(tmp_path / "out/aime2024.parquet")
     assert evaluation_set(path).name == "aime2024"
     for template in (None, "boxed"):
-        found, known = (
+        result, listed = (
             evaluation_set(path, template=template),
             evaluation_set("aime24", copies=copies, template=template),
         )
-        assert [vars(q) | {"data": ""} for q in found.questions] == [vars(q) | {"data": ""} for q in known.questions]
-    found = evaluation_set(str(tmp_path / "out/dapo-math-17k.parquet"), template="plain")
-    assert contents(found)[0] == problem(300)
+        assert [vars(q) | {"data": ""} for q in result.questions] == [vars(q) | {"data": ""} for q in listed.questions]
+    result = evaluation_set(str(tmp_path / "out/dapo-math-17k.parquet"), template="plain")
+    assert contents(result)[0] == problem(300)
 
 
 def test_gsm8k_is_evaluated_on_its_test(copies):
     put(copies, "gsm8k-test", [gsm8k(problem(3), "-3")])
-    found = evaluation_set("gsm8k", copies=copies)
-    assert (found.name, answers(found)) == ("gsm8k-test", ["-3"])
-    assert found.warnings == ["gsm8k-test: 1 row, expected 1,319"]
+    result = evaluation_set("gsm8k", copies=copies)
+    assert (result.name, answers(result)) == ("gsm8k-test", ["-3"])
+    assert result.warnings == ["gsm8k-test: 1 row, expected 1,319"]
 
 
 def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
     with pytest.raises(UserError, match="row 2: no answer; its answer is None"):
         evaluation_set(own(tmp_path, [{"prompt": "x", "answer": 1}, {"prompt": "x", "answer": None}]))
     path = own(tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["7"]}])
-    found = evaluation_set(path)
-    assert answers(found) == ["proof", "7"]
-    assert found.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
+    result = evaluation_set(path)
+    assert answers(result) == ["proof", "7"]
+    assert result.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
     with pytest.raises(UserError, match="paper is 3 evaluation sets"):
         evaluation_set("paper")
 

@@ -61,7 +61,7 @@ def test_the_hub_is_read_through_datasets(copies, tmp_path, monkeypatch):
 
 
 def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path):
-    asked = {}
+    wanted = {}
 
     class Info:
         sha = "c0ffee"
@@ -69,22 +69,22 @@ def test_the_commit_is_asked_for_first_and_then_read(online, make, tmp_path):
     online.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, hub, **kwargs: Info)
 
     def load(hub, config, *, split, revision):
-        asked.update(hub=hub, config=config, split=split, revision=revision)
+        wanted.update(hub=hub, config=config, split=split, revision=revision)
         return [amc23(problem(i), "1.0", i) for i in range(40)]
 
     online.setattr(datasets, "load_dataset", load)
     outcome, _ = make("amc23", copies=None)
-    assert asked == {"hub": "math-ai/amc23", "config": None, "split": "test", "revision": "c0ffee"}
+    assert wanted == {"hub": "math-ai/amc23", "config": None, "split": "test", "revision": "c0ffee"}
     assert outcome["amc2023"]["from"]["commit"] == "c0ffee"
     assert "commit c0ffee" in (tmp_path / "out/report.md").read_text()
 
 
 def test_offline_the_cache_is_read_and_nothing_is_asked(monkeypatch, make):
-    def asked(*args, **kwargs):
+    def wanted(*args, **kwargs):
         raise AssertionError("the hub was asked")
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", asked)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", wanted)
     rows = [amc23(problem(i), "1.0", i) for i in range(40)]
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, revision, **kwargs: rows)
     outcome, _ = make("amc23", copies=None)

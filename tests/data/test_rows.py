@@ -185,9 +185,9 @@ def test_passes_over_the_rows_follow_each_other_each_in_its_own_order(prepared):
 def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, tmp_path, rows, name, message):
     if isinstance(rows, bytes):
         (tmp_path / name).write_bytes(rows)
-    given = {"source": "file", "path": str(tmp_path / name)} if rows is None or isinstance(rows, bytes) else {}
+    passed = {"source": "file", "path": str(tmp_path / name)} if rows is None or isinstance(rows, bytes) else {}
     with pytest.raises(UserError) as caught:
-        prepared(None if given else rows, name, **given)
+        prepared(None if passed else rows, name, **passed)
     assert message in str(caught.value)
     assert name in str(caught.value) or "left to train on" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -276,21 +276,6 @@ def test_the_problems_do_not_depend_on_the_seed_of_the_run(prepared, gym):
     )
     assert by_prompt(first) == by_prompt(other)
     assert list(first) != list(other)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"task": "no_such_task"}, "data.task 'no_such_task'"),
-        ({"task": "chain_sum", "options": {"min_trems": 2}}, "min_trems"),
-        ({"task": "chain_sum", "options": {"min_terms": 5, "max_terms": 2}}, "data.task 'chain_sum'"),
-    ],
-)
-def test_a_task_that_cannot_be_made_is_named(prepared, gym, data, message):
-    with pytest.raises(UserError) as caught:
-        prepared(source="reasoning_gym", **data)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):

@@ -127,8 +127,8 @@ def test_data_sets_are_told_apart_and_what_was_read_votes(tmp_path):
 
 
 def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
-    said = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
-    rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(said)]
+    wording = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
+    rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(wording)]
     (graded,), by = read_dump(write(tmp_path / "a.jsonl", rows))
     assert (graded.data, by) == ("validation", "verl's reward function")
     np.testing.assert_array_equal(graded.score, [[1], [0], [1], [0]])  # one question, but four problems
@@ -140,11 +140,11 @@ def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
 
 
 def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
-    path, said = tmp_path / "a.parquet", []
+    path, wording = tmp_path / "a.parquet", []
     of_all = {"pass@k:k=1&n=4": np.mean, "pass@k:k=4&n=4": np.max, "maj@n:n=4": np.max}
-    (graded,), by = read_dump(write(path, details(**of_all)), say=said.append)
+    (graded,), by = read_dump(write(path, details(**of_all)), say=wording.append)
     assert (graded.data, by) == ("aime24", "lighteval's pass@k:k=1&n=4")
-    assert said == ["not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"]
+    assert wording == ["not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"]
     np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
     # Of eight responses only the first two were asked: its name says so.
     graded, _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
@@ -157,8 +157,8 @@ def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
     single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
     (graded,), by = read_dump(write(path, single))
     np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
-    for value, said in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
-        with pytest.raises(UserError, match=said):
+    for value, wording in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
+        with pytest.raises(UserError, match=wording):
             read_dump(write(path, [{**row, "metric": {"em": value}} for row in single]))
 
 
@@ -198,20 +198,6 @@ def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, ca
     assert str(raised.value).startswith(str(tmp_path / "a.jsonl"))
 
 
-def test_a_scorer_needs_responses_and_right_answers(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "a", "score": 1, "response": "b"}])
-    with pytest.raises(UserError, match=r"no column of the answer; looked for gts, gold, .* --column answer=COLUMN"):
-        read_dump(path, {}, "math")
-    with pytest.raises(UserError, match=r"scorer must be one of math, .*, got 'maths', did you mean 'math'"):
-        read_dump(path, {}, "maths")
-
-
-def test_a_csv_may_hold_long_answers(tmp_path):
-    (tmp_path / "a.csv").write_text(f"prompt,response,score\nq,{'x' * 150_000},1\n")
-    (graded,), _ = read_dump(tmp_path / "a.csv", {})
-    assert graded.score.tolist() == [[1.0]]
-
-
 def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write("a.csv", answers(prompt="q", correct="ok"))
@@ -224,9 +210,9 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert (first["source"], first["label"], first["scorer"]) == ("a.csv", "a", "column 'ok'")
     assert (second["source"], second["label"]) == ("b.parquet", "Best")
     assert main(["compare", "a.csv", "b.parquet", *columns, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["results"]
-    assert (found["prompts"], found["b"]) == (6, 1.0)
-    assert found["difference"] == pytest.approx(1 - RIGHT.mean())
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert (result["prompts"], result["b"]) == (6, 1.0)
+    assert result["difference"] == pytest.approx(1 - RIGHT.mean())
     assert main(["table", "a.csv", "b.parquet", *columns]) == 0
     assert f"{100 * RIGHT.mean():.1f}" in capsys.readouterr().out
     before = Path("a.csv").read_bytes()
@@ -237,25 +223,6 @@ def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, caps
     assert "k must be from 1 to the 4 samples of a.csv, got 5" in capsys.readouterr().err
 
 
-def test_a_column_answer_without_responses_may_be_what_the_model_answered(tmp_path):
-    rows = [{"prompt": "a", "score": score, "answer": answer} for score, answer in ((1, "7"), (0, "8"))]
-    (graded,), _ = read_dump(write(tmp_path / "a.jsonl", rows))
-    assert graded.score.tolist() == [[1, 0]]
-
-
-def test_answers_judged_wrong_are_shown_with_what_was_read(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    texts = ["Answer: 7", "Answer: 8", "no idea"]
-    write("a.jsonl", [{"prompt": "What\nis 3+4?", "answer": "7", "response": text, "score": 0} for text in texts])
-    assert main(["score", "a.jsonl", "--scorer", "math", "--wrong", "5"]) == 0
-    out = capsys.readouterr().out
-    assert "answers, sample 1: What is 3+4?\n  right: 7; read: 8\n" in out
-    assert "answers, sample 2: What is 3+4?\n  right: 7; unparsed\n" in out
-    assert main(["score", "a.jsonl", "--wrong", "1", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)[0]["wrong"]
-    assert (row["sample"], row["right"], row["read"], row["status"]) == (0, "7", None, "what was read is not recorded")
-
-
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
 def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -264,7 +231,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
     for name in ("c.jsonl", "d.jsonl"):
         write(name, answers())
     folders = " is for a file of answers, got only folders of bandpo eval or logs: a, Label=b"
-    for files, options, said in (
+    for files, options, wording in (
         (["a", "Label=b"], ["--column", "extracted=read"], f"--column{folders}"),
         (["a", "Label=b"], ["--drop-incomplete"], f"--drop-incomplete{folders}"),
         (["a", "c.jsonl"], ["--column", "score=correct"], "a holds no evaluation"),
@@ -272,7 +239,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
         (["c.jsonl", "d.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
     ):
         assert main([command, *files, *options]) == 2
-        assert said in capsys.readouterr().err
+        assert wording in capsys.readouterr().err
 
 
 # ---- chat completions, and whatever else holds an answer
@@ -458,11 +425,11 @@ def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
 
 
 def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
-    path, said = tmp_path / "a.json", []
+    path, wording = tmp_path / "a.json", []
     path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 3}})))
-    graded, by = read_dump(path, say=said.append)
+    graded, by = read_dump(path, say=wording.append)
     assert by == "inspect_ai's match and inspect_ai's judge.strict"
-    assert said == ["not shown, as not all values are 0 or 1: judge.kind"]
+    assert wording == ["not shown, as not all values are 0 or 1: judge.kind"]
     assert {each.data for each in graded} == {"inspect_evals/aime"}
     (graded,), by = read_dump(path, {"score": "judge.strict"})
     assert by == "inspect_ai's judge.strict"
@@ -478,8 +445,8 @@ def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
     with pytest.raises(UserError, match="row 1: 'score' is 'P'; 1 or true"):
         read_dump(path)
     path.write_text(json.dumps(inspect({})))
-    (graded,), by = read_dump(path, say=said.append)
-    assert (by, said[-1]) == ("math", "graded by math: a.json has no scores")
+    (graded,), by = read_dump(path, say=wording.append)
+    assert (by, wording[-1]) == ("math", "graded by math: a.json has no scores")
     np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
     log = inspect({"match": letter})
     log["samples"][1]["scores"] = {}  # an error of the sample
@@ -513,8 +480,14 @@ def test_rollouts_of_verifiers_1_are_right_where_the_sum_of_their_rewards_says_s
     """Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read."""
 
     def trace(right, text, name="solver", trainable=True):
-        said = [("user", "?"), ("assistant", "I look it up."), ("tool", "x"), ("assistant", text), ("user", "Thanks.")]
-        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in said]
+        wording = [
+            ("user", "?"),
+            ("assistant", "I look it up."),
+            ("tool", "x"),
+            ("assistant", text),
+            ("user", "Thanks."),
+        ]
+        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in wording]
         rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
         return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
 
@@ -664,13 +637,13 @@ def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
         path.write_text(content)
     else:
         write(path, content)
-    said = []
-    (graded,), by = read_dump(path, say=said.append)
+    wording = []
+    (graded,), by = read_dump(path, say=wording.append)
     assert (by, graded.data) == (scorer, "b" if name == "sets.json" else "answers")
-    assert told in " ".join(said)
+    assert told in " ".join(wording)
     if name == "chat.jsonl":
         assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
-    assert bool(said) == bool(told)
+    assert bool(wording) == bool(told)
     np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
     if name not in ("capitals.csv", "judged.json"):
         (graded,), _ = read_dump(path, {}, "math")
@@ -679,26 +652,6 @@ def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
     for command in (["score", str(path)], ["compare", str(path), str(again)], ["table", str(path)]):
         assert main(command) == 0
         assert told in " ".join(capsys.readouterr().out.replace("\\_", "_").split())
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (
-            {"model": "m", "scores": {"aime": 0.5}},
-            "one object, with the keys model, scores; no list of objects is among",
-        ),
-        ({"a": NEMO, "b": NEMO}, "one object, with the keys a, b; a and b are lists of objects, where one is expected"),
-        ({"results": CHAT[0]["messages"]}, "one object, with the keys results; no list of objects"),
-        ({"results": [{"name": "a", "score": 0.5}]}, "one object, with the keys name, score; no list of objects"),
-    ],
-)
-def test_an_object_without_answers_is_not_called_corrupt(tmp_path, content, said):
-    (tmp_path / "a.json").write_text(json.dumps(content, indent=2))
-    with pytest.raises(UserError) as raised:
-        read_dump(tmp_path / "a.json")
-    assert said in str(raised.value)
-    assert "corrupt" not in str(raised.value)
 
 
 def test_ids_tell_problems_apart_where_texts_do_not(tmp_path):
@@ -722,22 +675,6 @@ def test_ids_tell_problems_apart_where_texts_do_not(tmp_path):
     assert graded.score.shape == (2, 4)
     (graded,), _ = read_dump(write(tmp_path / "e.jsonl", [{"id": i, "score": 1} for i in (3, 3, 4, 4)]))
     assert graded.score.shape == (2, 2)
-
-
-def test_grades_of_several_graders_are_no_more_answers(tmp_path):
-    rows = [
-        {
-            "question": f"{i}",
-            "response": "7",
-            "target": "7" if i % 2 else "8",
-            "judge_correct": 1,
-            "rule_correct": i % 2,
-        }
-        for i in range(4)
-    ]
-    graded, by = read_dump(write(tmp_path / "a.jsonl", rows))
-    assert by == "column 'judge_correct' and column 'rule_correct'"
-    assert [each.score.shape for each in graded] == [(4, 1), (4, 1)]
 
 
 def test_the_page_lists_the_names_that_are_looked_for():
@@ -768,13 +705,13 @@ def test_a_folder_of_lm_eval_is_one_result(tmp_path, monkeypatch, capsys):
     run_of_lm_eval(Path("a/m"), RIGHT[:, 0])
     run_of_lm_eval(Path("b/m"), ~RIGHT[:, 0])
     assert main(["score", "a", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in found] == [
+    result = json.loads(capsys.readouterr().out)
+    assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in result] == [
         ("lm-eval's exact_match", ["aime24"]),
         ("lm-eval's exact_match,strict-match", ["gsm8k"]),
         ("lm-eval's exact_match,flexible-extract", ["gsm8k"]),
     ]
-    assert found[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
+    assert result[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
     assert main(["compare", "a", "b"]) == 0
     out = capsys.readouterr().out
     assert out.count("Is B better?") == out.count("By lm-eval's exact_match") == 3
@@ -788,22 +725,6 @@ def test_a_folder_of_lm_eval_is_one_result(tmp_path, monkeypatch, capsys):
     assert "80 prompts" not in out
     assert main(["score", "."]) == 2
     assert "holds the results of several models, a/m, b/m; one is expected" in capsys.readouterr().err
-
-
-def test_two_filters_leave_the_interval_of_one(tmp_path, monkeypatch, capsys):
-    """Equal grades under both are no more evidence than one of them."""
-    monkeypatch.chdir(tmp_path)
-    for name, filters in (("one", ("strict-match",)), ("two", ("strict-match", "flexible-extract"))):
-        for side, right in (("a", RIGHT[:, 0]), ("b", RIGHT[:, 1])):
-            rows = [{**row, "exact_match": float(right[row["doc_id"]])} for each in filters for row in lm_eval((each,))]
-            put(Path(name, side, "samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), rows)
-    both = []
-    for name in ("one", "two"):
-        assert main(["compare", f"{name}/a", f"{name}/b", "--json"]) == 0
-        both.append(json.loads(capsys.readouterr().out))
-    assert [each["results"] for each in both[1]] == [both[0]["results"]] * 2
-    assert main(["compare", "two/a", "two/b", "--column", "score=bleu"]) == 2
-    assert "has no metric 'bleu'" in capsys.readouterr().err
 
 
 def test_two_results_need_a_metric_in_common(tmp_path, monkeypatch, capsys):
@@ -908,13 +829,5 @@ def test_a_filter_of_one_task_leaves_the_comparison_of_another(tmp_path, monkeyp
     assert capsys.readouterr().out.count("| b |") == 1
     put(Path("c/samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), lm_eval(("strict-match",)))
     assert main(["compare", "a", "c", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)  # once, by the filter of both
-    assert [row["data"] for row in found["results"]] == ["gsm8k"]
-
-
-@pytest.mark.parametrize("content", ['[\n {"prompt": "a", "score": 1},\n {"pro', '{\n "results": [{"prompt": "a"'])
-def test_a_cut_off_document_is_told_as_a_whole(tmp_path, content):
-    (tmp_path / "a.json").write_text(content)
-    with pytest.raises(UserError, match=r"a\.json: corrupt: one JSON object is expected \(") as raised:
-        read_dump(tmp_path / "a.json")
-    assert "line 1" not in str(raised.value)
+    result = json.loads(capsys.readouterr().out)  # once, by the filter of both
+    assert [row["data"] for row in result["results"]] == ["gsm8k"]

@@ -12,8 +12,8 @@ from bandpo_runs.evals.samples import Sample
 
 def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
-    asked = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
-    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer, facts or {}, "d")(samples, asked)]
+    wanted = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
+    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer, facts or {}, "d")(samples, wanted)]
 
 
 def test_each_scorer_says_what_it_read():
@@ -57,8 +57,8 @@ def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
     items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
     right = items[2]["answer"]
     assert score_answer(f"{right} it is", items[2]) not in (0, 1)
-    found = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
-    assert [g[0] for g in found] == [1, 0]
+    result = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
+    assert [g[0] for g in result] == [1, 0]
     with pytest.raises(UserError, match="grades tasks that reasoning_gym made, and the data set 'd' is none"):
         graded_by("reasoning-gym", ["1"], ["1"])
 

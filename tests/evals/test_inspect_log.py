@@ -12,10 +12,10 @@ RIGHT = np.array([[(7 * question + 3 * epoch) % 5 < 2 for epoch in range(4)] for
 def sample(question, epoch):
     """A sample of a log: `C` where it is right."""
     answer = {"role": "assistant", "content": str(question + 1) if RIGHT[question, epoch] else "no"}
-    asked = [{"role": "user", "content": f"{question} + 1 ="}]
+    wanted = [{"role": "user", "content": f"{question} + 1 ="}]
     return {
-        "id": question + 1, "epoch": epoch + 1, "input": asked, "target": str(question + 1),
-        "messages": [*asked, answer],
+        "id": question + 1, "epoch": epoch + 1, "input": wanted, "target": str(question + 1),
+        "messages": [*wanted, answer],
         "scores": {"exact": {"value": "C" if RIGHT[question, epoch] else "I", "answer": answer["content"]}},
         "output": {"model": "m", "choices": [{"message": answer, "stop_reason": "stop"}]},
     }  # fmt: skip

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import passed
 from hypothesis import strategies as st
 from serving import CHOICE, USAGE, Fake, chat, completion, drawn, first_tokens, requests
 
@@ -133,16 +133,16 @@ FAILURES = {
 
 @pytest.mark.parametrize(("does", "options", "message"), FAILURES.values(), ids=FAILURES)
 def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, options, message):
-    given = []
+    passed = []
     with Fake(lambda body, count: does) as fake, pytest.raises(UserError, match=message) as error:
-        given += Server("m", fake.url, **options).generate(requests(50), Sampling(max_tokens=5))
-    assert not given
+        passed += Server("m", fake.url, **options).generate(requests(50), Sampling(max_tokens=5))
+    assert not passed
     assert "\n" not in str(error.value)
     assert len(fake.asked) <= 3 * 2  # questions and tries
 
 
 @pytest.mark.parametrize(
-    ("does", "finish", "said"),
+    ("does", "finish", "wording"),
     [
         (400, "refused", "400"),
         (422, "refused", "422"),
@@ -156,7 +156,7 @@ def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, opt
         ("endless", "error", "no answer within 2 s"),
     ],
 )
-def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, finish, said):
+def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, finish, wording):
     wanted = requests(8)
     poison = wanted[13].seed
     with Fake(lambda body, count: does if body["seed"] == poison else 200) as fake:
@@ -165,7 +165,7 @@ def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, finish, said)
     assert len(answers) == len(wanted)
     failed = answers.pop(wanted[13].key)
     assert (failed.text, failed.finish) == ("", finish)
-    assert said in failed.error
+    assert wording in failed.error
     assert {answer.error for answer in answers.values()} == {None}
 
 
@@ -194,14 +194,14 @@ def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_it
             return 503
         return 200
 
-    given = {}
+    passed = {}
     prompts = [f"question {i}" for i in range(200)]
     with Fake(script) as fake:
         answers = Server("m", fake.url, retries=0, concurrency=3).generate(requests(1, prompts), Sampling())
         with pytest.raises(UserError, match=r"503 .*; 5 questions failed in a row; the same command goes on"):
-            given.update((request.key, answer) for request, answer in answers)
-    assert sum(answer.error is None for answer in given.values()) == 20
-    assert 25 <= len(fake.asked) == len(given) < 30
+            passed.update((request.key, answer) for request, answer in answers)
+    assert sum(answer.error is None for answer in passed.values()) == 20
+    assert 25 <= len(fake.asked) == len(passed) < 30
 
 
 SECRET = "sk-proj-" + "0123456789abcdef" * 8  # longer than what is quoted of a value
@@ -267,9 +267,9 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
         next(answers)
         next(answers)
         answers.close()
-        asked = len(fake.asked)
+        requested = len(fake.asked)
         time.sleep(0.5)
-        assert len(fake.asked) == asked < 100
+        assert len(fake.asked) == requested < 100
     with Fake(lambda body, count: 200 if count < 4 else "stuck") as fake:
         answers = Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling())
         next(answers)
@@ -300,10 +300,10 @@ def read(body):
 
 @pytest.mark.parametrize("case", NONSENSE.values(), ids=NONSENSE)
 def test_a_reply_without_an_answer_is_an_error(case):
-    body, said = case if isinstance(case, tuple) else (case, f"the reply holds no answer: {json.dumps(case)}")
+    body, wording = case if isinstance(case, tuple) else (case, f"the reply holds no answer: {json.dumps(case)}")
     with pytest.raises(UserError) as error:
         read(body)
-    assert said in str(error.value)
+    assert wording in str(error.value)
 
 
 def test_what_a_server_may_leave_out_or_add():
@@ -312,8 +312,8 @@ def test_what_a_server_may_leave_out_or_add():
     assert read({"choices": [{"message": {}}], "error": None}) == Completion("", None, "stop")
     for tokens in (None, "2", -2, 2.0, True, math.nan, 10**12):
         assert read(completion(usage={"completion_tokens": tokens})).tokens is None
-    for said in ("stop", "length", "content_filter"):
-        assert read(completion(choices=[CHOICE | {"finish_reason": said}])) == Completion("a", 2, said)
+    for wording in ("stop", "length", "content_filter"):
+        assert read(completion(choices=[CHOICE | {"finish_reason": wording}])) == Completion("a", 2, wording)
 
 
 def test_reasoning_is_kept_apart_from_the_answer():
@@ -334,7 +334,7 @@ JSON = st.recursive(
 CHOSEN = st.fixed_dictionaries({"message": JSON, "finish_reason": JSON}, optional={"text": JSON})
 
 
-@given(JSON | st.fixed_dictionaries({"choices": CHOSEN.map(lambda c: [c])}, optional={"usage": JSON}))
+@passed(JSON | st.fixed_dictionaries({"choices": CHOSEN.map(lambda c: [c])}, optional={"usage": JSON}))
 def test_whatever_is_sent_is_an_answer_or_an_error(body):
     with contextlib.suppress(UserError):
         assert isinstance(read(body).text, str)

@@ -128,7 +128,7 @@ def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
 
 
 def test_a_batch_that_does_not_fit_is_halved(engine, monkeypatch):
-    sampling, said, sizes, generate = Sampling(max_tokens=6), [], [], engine.model.generate
+    sampling, message, sizes, generate = Sampling(max_tokens=6), [], [], engine.model.generate
     expected = drawn(engine, requests(5), sampling)
 
     def limited(input_ids, **options):
@@ -138,11 +138,11 @@ def test_a_batch_that_does_not_fit_is_halved(engine, monkeypatch):
         return generate(input_ids=input_ids, **options)
 
     monkeypatch.setattr(engine, "batch", 32)
-    monkeypatch.setattr(engine, "say", said.append)
+    monkeypatch.setattr(engine, "say", message.append)
     monkeypatch.setattr(engine.model, "generate", limited)
     assert drawn(engine, requests(5), sampling) == expected
     assert sizes == [20, 10, 10]
-    assert said == ["out of memory with 20 samples at once: going on with 10"]
+    assert message == ["out of memory with 20 samples at once: going on with 10"]
     monkeypatch.setattr(engine.model, "generate", lambda **options: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(UserError, match="one answer of 6 tokens does not fit into the memory of cpu"):
         drawn(engine, requests(5), sampling)

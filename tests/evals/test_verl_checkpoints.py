@@ -38,9 +38,9 @@ def actor(here, monkeypatch):
     "end", ["", "/global_step_800", "/global_step_800/actor", "/global_step_800/actor/huggingface"]
 )
 def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_be_run(actor, end, home, capsys):
-    given = f"{RUN}{end}"
-    assert find_model(given) == Model(str(actor), "paper/band-800", "paper / band, step 800")
-    assert main(["eval", given, "--data", "lab"]) == 2
+    passed = f"{RUN}{end}"
+    assert find_model(passed) == Model(str(actor), "paper/band-800", "paper / band, step 800")
+    assert main(["eval", passed, "--data", "lab"]) == 2
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor} --target_dir {actor}/huggingface"
     assert capsys.readouterr().err == (
         f"error: {actor} has its weights in parts, and verl is not installed here. Where it is, run {command}\n"
@@ -48,7 +48,7 @@ def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_
     shutil.copytree(
         home / "model", actor / "huggingface", dirs_exist_ok=True
     )  # as that command, or hf_model, leaves it
-    assert main(["eval", given, "--data", "lab", "--limit", "1", "-n", "1", "--backend", "transformers"]) == 0
+    assert main(["eval", passed, "--data", "lab", "--limit", "1", "-n", "1", "--backend", "transformers"]) == 0
     assert "paper / band, step 800 on lab" in capsys.readouterr().out
     assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == f"{actor}/huggingface"
 
@@ -56,15 +56,15 @@ def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_
 def test_the_newest_step_is_the_one_that_verl_says_it_finished(actor, capsys):
     write(1000)
     last = RUN / "latest_checkpointed_iteration.txt"
-    for said, step in ((None, 1000), ("800", 800), ("1000", 1000), ("1200", 1000), ("?", 1000)):
-        if said:
-            last.write_text(said)
+    for message, step in ((None, 1000), ("800", 800), ("1000", 1000), ("1200", 1000), ("?", 1000)):
+        if message:
+            last.write_text(message)
         assert find_model(str(RUN)).name == f"paper/band-{step}"
         printed = capsys.readouterr().out
         assert f"step {step} is the newest of 2 in {RUN}" in printed
-        assert ("is missing or names another" in printed) == (said != str(step))
-    found = find_model(str(RUN.rename(f"{RUN}-seed2")))  # a table has runs of one label in one row
-    assert (found.name, found.label) == ("paper/band-seed2-1000", "paper / band, step 1000")
+        assert ("is missing or names another" in printed) == (message != str(step))
+    result = find_model(str(RUN.rename(f"{RUN}-seed2")))  # a table has runs of one label in one row
+    assert (result.name, result.label) == ("paper/band-seed2-1000", "paper / band, step 1000")
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(actor):

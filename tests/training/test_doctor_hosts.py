@@ -73,8 +73,8 @@ HALF = {
 def test_half_precision_is_told_where_the_trainer_does_not_compute_in_float32(tmp_path, name):
     suffix, text, bad, good, cure = HALF[name]
     words = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
-    (found,) = (f for f in said(tmp_path, text.format(bad), suffix) if words in f[1])
-    assert (found[0], cure in found[2]) == ("warning", True)
+    (result,) = (f for f in said(tmp_path, text.format(bad), suffix) if words in f[1])
+    assert (result[0], cure in result[2]) == ("warning", True)
     assert good is None or not any(words in f[1] for f in said(tmp_path, text.format(good), suffix))
 
 
@@ -95,11 +95,11 @@ def test_a_shell_script_is_read_and_not_run(tmp_path):
       --flag --other-flag 0.5 --last=3 # a.j=1
     touch ran
     """
-    found = of_shell(script)
-    assert found["a"] == {
+    result = of_shell(script)
+    assert result["a"] == {
         "b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": 8, "i": "its"
     }  # fmt: skip
-    assert {key: value for key, value in found.items() if key != "a"} == {
+    assert {key: value for key, value in result.items() if key != "a"} == {
         "--flag": True, "--other-flag": 0.5, "--last": 3
     }  # fmt: skip
 
@@ -110,9 +110,9 @@ def test_of_a_script_plain_values_are_read_and_names_that_are_set_once(tmp_path)
         "print('ran')\nn = 4\nm = 1\nm = 2\nclass C:\n    k: int = 3\n"
         "f(a=n, b=m, c=args.k, d=g(), e=dict(x=1), **{'h': 2})\nmod.f(a=1)\nf(a=4)\nf(i=1)\nf(i=2)\n"
     )
-    found = _of_code(path)
-    assert found["f"] == {"a": 4, "b": ..., "c": 3, "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
-    assert found["mod"] == {"f": {"a": 1}}
+    result = _of_code(path)
+    assert result["f"] == {"a": 4, "b": ..., "c": 3, "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
+    assert result["mod"] == {"f": {"a": 1}}
 
 
 def test_comments_do_not_tell_whose_a_configuration_is():

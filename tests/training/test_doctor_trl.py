@@ -30,11 +30,11 @@ def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities
     )
     assert args.steps_per_generation is not None
     of_trl = accumulation % (args.steps_per_generation * iterations) == 0  # as its trainer asks
-    (found,) = findings(*(f"{key}={value}" for key, value in settings.items()))
-    assert found[0] == ("problem" if of_trl else "ok")
-    assert ("the ratio is 1 by design" in found[1]) == of_trl
+    (result,) = findings(*(f"{key}={value}" for key, value in settings.items()))
+    assert result[0] == ("problem" if of_trl else "ok")
+    assert ("the ratio is 1 by design" in result[1]) == of_trl
     if of_trl:
-        cure = int(re.match(r"steps_per_generation=(\d+) ", found[2])[1])
+        cure = int(re.match(r"steps_per_generation=(\d+) ", result[2])[1])
         assert findings(f"gradient_accumulation_steps={accumulation}", f"steps_per_generation={cure}")[0][0] == "ok"
 
 
@@ -50,10 +50,10 @@ def test_half_precision_is_told_where_trl_computes_log_probabilities_in_it(monke
         (["bf16=false", "model_init_kwargs={dtype: float32}"], False),
         (["bf16=false"], False),
     ):
-        found = [
+        result = [
             f for f in findings("num_iterations=2", *settings) if "in bfloat16 ratios are wrong by percents" in f[1]
         ]
-        assert [f[0] for f in found] == ["warning"] * (half and told), settings
+        assert [f[0] for f in result] == ["warning"] * (half and told), settings
 
 
 CHANGED = {
@@ -87,9 +87,9 @@ CHANGED = {
 def test_what_a_script_changes_after_it_was_set_is_not_judged(tmp_path, name):
     before, words, what = CHANGED[name]
     (tmp_path / "train.py").write_text(f"{before}\nargs = GRPOConfig({words})\n")
-    found = findings(tmp_path / "train.py")
-    assert not {level for level, *_ in found} & {"ok", "problem"}
-    assert any(what in said for _, said, _ in found)
+    result = findings(tmp_path / "train.py")
+    assert not {level for level, *_ in result} & {"ok", "problem"}
+    assert any(what in message for _, message, _ in result)
 
 
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")

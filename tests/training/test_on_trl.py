@@ -100,14 +100,14 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
         return recipe.node(home, tmp_path / name, rounds=3, save_every=1, tokens_share=1.0)
 
     whole, _ = run(node("whole"))
-    found = (whole / "tokens" / "tokens-0.jsonl").read_bytes()
-    assert {json.loads(line)["step"] for line in found.splitlines()} == set(range(12))
+    result = (whole / "tokens" / "tokens-0.jsonl").read_bytes()
+    assert {json.loads(line)["step"] for line in result.splitlines()} == set(range(12))
     folder = run_until(node("killed"), 3)  # before there is a checkpoint
     run_until(node("killed"), 7, resume=True)
     with (folder / "tokens" / "tokens-0.jsonl").open("ab") as file:
         file.write(b'{"step":7,"resp')
     run(node("killed"), resume=True)
-    assert (folder / "tokens" / "tokens-0.jsonl").read_bytes() == found
+    assert (folder / "tokens" / "tokens-0.jsonl").read_bytes() == result
     assert_same_run(folder, whole)
 
 
@@ -164,12 +164,12 @@ def test_what_was_being_written_is_not_used_and_the_run_may_have_been_moved(stop
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:8]) + lines[8][:40])  # the first after the checkpoint
     # Only files of the newest are damaged, so that using it would fail or give another run.
-    kept = stopped.folder / "checkpoints" / "checkpoint-8"
-    newest = shutil.copytree(kept, kept.with_name("checkpoint-12"))
+    rest = stopped.folder / "checkpoints" / "checkpoint-8"
+    newest = shutil.copytree(rest, rest.with_name("checkpoint-12"))
     (newest / checkpoints.MARK).unlink()
     (newest / "optimizer.pt").write_bytes(b"")
-    mark = json.loads((kept / checkpoints.MARK).read_text())
-    (kept / checkpoints.MARK).write_text(json.dumps(mark | {"wall_seconds": 1000.0}))
+    mark = json.loads((rest / checkpoints.MARK).read_text())
+    (rest / checkpoints.MARK).write_text(json.dumps(mark | {"wall_seconds": 1000.0}))
     moved = stopped.folder.with_name("moved")
     stopped.folder.rename(moved)
     run({**stopped.node, "output": str(moved)}, resume=True)
@@ -206,10 +206,10 @@ def test_a_run_killed_while_an_old_checkpoint_is_deleted_goes_on_from_a_whole_on
     folder = Path(node["output"])
     assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
     # Now the other one is lost as well: what is left of the first must not be trained on.
-    kept = tmp_path / "kept"
-    shutil.move(folder / "checkpoints" / "checkpoint-16", kept)
+    rest = tmp_path / "kept"
+    shutil.move(folder / "checkpoints" / "checkpoint-16", rest)
     assert checkpoints.newest_whole(folder) == (None, [])
-    shutil.move(kept, folder / "checkpoints" / "checkpoint-16")
+    shutil.move(rest, folder / "checkpoints" / "checkpoint-16")
     run(node, resume=True)
     assert_same_run(folder, whole)
     assert saved(folder) == ["checkpoint-20"]
@@ -240,8 +240,8 @@ FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage, said):
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage, message):
     for name in FILES:
         file = two_saved.folder / "checkpoints" / "checkpoint-16" / name
         before = file.read_bytes()
@@ -249,7 +249,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, da
         mark, (wrong,) = checkpoints.newest_whole(two_saved.folder)
         assert mark.step == 8, name
         assert wrong.startswith(f"{file} ")
-        assert said in wrong
+        assert message in wrong
         file.write_bytes(before)
     assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
 
@@ -263,8 +263,8 @@ def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
     if isinstance(content, dict):  # numbers that nobody writes
         content = json.dumps(json.loads(mark.read_text()) | content)
     mark.write_bytes(content.encode("latin-1"))
-    found, wrong = checkpoints.newest_whole(two_saved.folder)
-    assert found.step == 8
+    result, wrong = checkpoints.newest_whole(two_saved.folder)
+    assert result.step == 8
     assert wrong == [f"{mark} is not what was written"]
 
 
@@ -291,16 +291,16 @@ def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named
 
 
 def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
-    kept = two_saved.folder / "checkpoints"
-    shutil.copytree(kept / "checkpoint-16", kept / "checkpoint-16-before")
-    shutil.copytree(kept / "checkpoint-16", kept / "checkpoint-20")
-    found, (wrong,) = checkpoints.newest_whole(two_saved.folder)
-    assert found.step == 16
-    assert wrong == f"{kept / 'checkpoint-20'} is the checkpoint of step 16"
+    rest = two_saved.folder / "checkpoints"
+    shutil.copytree(rest / "checkpoint-16", rest / "checkpoint-16-before")
+    shutil.copytree(rest / "checkpoint-16", rest / "checkpoint-20")
+    result, (wrong,) = checkpoints.newest_whole(two_saved.folder)
+    assert result.step == 16
+    assert wrong == f"{rest / 'checkpoint-20'} is the checkpoint of step 16"
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda lines: lines[:12], "bytes and had"),
         (lambda lines: [*lines[:11], *lines[12:]], "is not what was written"),  # the last one is cut within, and a row
@@ -309,12 +309,12 @@ def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
     ],
     ids=["the end is gone", "one is gone", "one is changed", "garbage"],
 )
-def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, said):
+def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, message):
     path = two_saved.folder / "metrics.jsonl"
     path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))  # after the checkpoint at 8
     _, notices = run(two_saved.node, resume=True)
     assert notices[0].startswith(str(path))
-    assert said in notices[0]
+    assert message in notices[0]
     assert notices[-1] == "going on after step 8"
     assert_same_run(two_saved.folder, whole)
 
@@ -373,19 +373,19 @@ def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, w
         break_at(patch, 15)
         assert main(["train", str(file)]) == 2
     folder = Path(node["output"])
-    said = capsys.readouterr().err.splitlines()[-1]
-    kept = folder / "checkpoints" / "checkpoint-8"
-    assert said.startswith(
+    message = capsys.readouterr().err.splitlines()[-1]
+    rest = folder / "checkpoints" / "checkpoint-8"
+    assert message.startswith(
         f"error: {folder}, step 15: weights (15, first model.embed_tokens.weight) are not finite; the "
     )
-    for part in (f"the last whole checkpoint is {kept}.", "Try a smaller learning_rate", f"model={kept} begins from"):
-        assert part in said
-    assert "; stop_if_not_finite=False goes on all the same" in said
+    for part in (f"the last whole checkpoint is {rest}.", "Try a smaller learning_rate", f"model={rest} begins from"):
+        assert part in message
+    assert "; stop_if_not_finite=False goes on all the same" in message
     assert steps(folder) == [*range(1, 15)]
     assert saved(folder) == ["checkpoint-8"]
     facts = json.loads((folder / "run.json").read_text())
     assert not facts["finished"]
-    assert facts["stopped"] in said
+    assert facts["stopped"] in message
     assert main(["train", str(file), "--resume"]) == 0
     assert_same_run(folder, whole)
     assert "stopped" not in json.loads((folder / "run.json").read_text())
@@ -397,8 +397,8 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     with monkeypatch.context() as patch:
         break_at(patch, 15)
         notices = []
-        said = "probability tensor contains"  # torch's own: nothing can be sampled
-        with pytest.warns(UserWarning, match="stop_if_not_finite is False"), pytest.raises(RuntimeError, match=said):
+        message = "probability tensor contains"  # torch's own: nothing can be sampled
+        with pytest.warns(UserWarning, match="stop_if_not_finite is False"), pytest.raises(RuntimeError, match=message):
             on_trl.run(config.build(on), say=notices.append)
     folder = Path(node["output"])
     assert notices == ["checkpoint-16 has weights that are not finite: it does not count, and none is deleted for it"]
@@ -452,9 +452,9 @@ def finished(home, tmp_path_factory):
 
 
 def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
-    found = [(row["step"], "eval/reward" in row) for row in rows(finished.folder)]
+    result = [(row["step"], "eval/reward" in row) for row in rows(finished.folder)]
     train_rows = [(step, False) for step in range(1, 9)]
-    assert found == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
+    assert result == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
     assert [row["round"] for row in rows(finished.folder) if "reward" in row] == [1, 2]
     assert all(row["round"] == (row["step"] + 3) // 4 for row in rows(finished.folder))
     keys = {key for row in rows(finished.folder) for key in row}
@@ -582,9 +582,3 @@ def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"processes": 2}))
     with pytest.raises(UserError, match=r"was trained with WORLD_SIZE 2, not 1; start as many processes"):
         run(two_saved.node, resume=True)
-
-
-def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    _, notices = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0), on_row=pytest.fail)
-    assert notices == []

@@ -42,10 +42,10 @@ BAND_KL = PAPER / "qwen2.5-3b" / "band-kl.yaml"
 
 
 def test_there_is_a_recipe_for_every_model_and_method():
-    found = {str(path.relative_to(PAPER)) for path in PAPER.glob("*/*.yaml")}
+    result = {str(path.relative_to(PAPER)) for path in PAPER.glob("*/*.yaml")}
     expected = {f"{model}/{method}.yaml" for model in MODELS for method in METHODS}
     parts = {f"models/{model}.yaml" for model in MODELS} | {f"methods/{method}.yaml" for method in METHODS}
-    assert found == expected | parts
+    assert result == expected | parts
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -242,13 +242,13 @@ def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl)
 def test_a_run_that_goes_on_keeps_the_log_so_far(fake_verl, tmp_path):
     log = tmp_path / "logs" / "p" / "a.jsonl"
     log.parent.mkdir(parents=True)
-    for path in (log, kept := Path(f"{log}.1")):
+    for path in (log, rest := Path(f"{log}.1")):
         path.write_text(path.name)
     done = fake_verl("trainer.logger=[console,file]", "trainer.project_name=p", VERL_FILE_LOGGER_ROOT=tmp_path / "logs")
     assert done.returncode == 7, done.stderr
     assert f"the log so far is now {log}.2" in done.stderr
     assert {path.name: path.read_text() for path in log.parent.iterdir()} == {
-        kept.name: kept.name,
+        rest.name: rest.name,
         "a.jsonl.2": log.name,
     }
 
@@ -308,16 +308,16 @@ def kept_bytes(hidden, intermediate, layers, tokens, checkpointing):
     if checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}
+    rest = {}
 
     def keep(x):
         if x.untyped_storage().data_ptr() not in parameters:
-            kept[x.untyped_storage().data_ptr()] = x
+            rest[x.untyped_storage().data_ptr()] = x
         return x
 
     with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         model.model(torch.zeros(1, tokens, dtype=torch.long))
-    return sum(x.untyped_storage().nbytes() for x in kept.values())
+    return sum(x.untyped_storage().nbytes() for x in rest.values())
 
 
 @pytest.mark.parametrize(("hidden", "intermediate"), [(256, 1376), (512, 1792)])

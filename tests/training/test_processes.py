@@ -126,10 +126,10 @@ def test_what_breaks_in_one_process_ends_both_and_no_checkpoint_is_lost(tmp_path
     assert done.returncode
     assert not launched.left()
     folder = tmp_path / "run"
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1  # by the first process, which had no such weight before the step
-    assert said[0].startswith(f"error: {folder}, step 8: weights (15, first model.embed_tokens.weight) are not")
-    assert f"the last whole checkpoint is {folder / 'checkpoints' / 'checkpoint-6'}." in said[0]
+    message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(message) == 1  # by the first process, which had no such weight before the step
+    assert message[0].startswith(f"error: {folder}, step 8: weights (15, first model.embed_tokens.weight) are not")
+    assert f"the last whole checkpoint is {folder / 'checkpoints' / 'checkpoint-6'}." in message[0]
     assert [row["step"] for row in rows(folder) if "loss" in row] == [*range(1, 8)]
     assert "step 8" in json.loads((folder / "run.json").read_text())["stopped"]
     assert checkpoints.newest_whole(folder)[0].step == 6

@@ -119,18 +119,18 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
     assert check_same_data(tmp_path / "run", {}, changed=False) is None  # there is nothing that could have changed
 
 
-@pytest.mark.parametrize("kept", [0, 0.5, None])
-def test_lost_tokens_are_told(stopped, kept):
+@pytest.mark.parametrize("rest", [0, 0.5, None])
+def test_lost_tokens_are_told(stopped, rest):
     file = stopped.folder / "tokens" / "tokens-0.jsonl"
     size = checkpoints.newest_whole(stopped.folder)[0].tokens["tokens-0.jsonl"][0]
     assert 0 < size < file.stat().st_size  # rows after the mark are no loss
-    if kept is None:
+    if rest is None:
         file.unlink()
         file.parent.rmdir()
     else:
-        file.write_bytes(file.read_bytes()[: int(kept * size)])
+        file.write_bytes(file.read_bytes()[: int(rest * size)])
     line, last = resume(stopped.node)
-    now = int((kept or 0) * size)
+    now = int((rest or 0) * size)
     assert line == f"{file} has {now} bytes and had {size}: the run goes on without these tokens, which " + (
         "bandpo calibrate reads"
     )

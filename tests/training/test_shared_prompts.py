@@ -152,8 +152,8 @@ def test_an_answer_ends_with_an_end(trainer):
     ],
 )
 def test_what_it_cannot_do_as_trl_does_is_said(tmp_path, changes, reason):
-    said = why_not(settings(tmp_path, **changes), tiny.model())
-    assert (reason in said) if reason else (said == "")
+    message = why_not(settings(tmp_path, **changes), tiny.model())
+    assert (reason in message) if reason else (message == "")
 
 
 def test_a_model_that_changes_its_logits_is_left_to_trl(tmp_path):

@@ -39,17 +39,17 @@ def rows(folder):
 
 def test_names_and_values():
     scores = np.array([[1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 0, 0]])
-    found = metrics("aime_2024", "acc", scores)
-    assert list(found) == [
+    result = metrics("aime_2024", "acc", scores)
+    assert list(result) == [
         "val-core/aime_2024/acc/mean@6", "val-aux/aime_2024/acc/best@2/mean", "val-aux/aime_2024/acc/pass@2",
         "val-aux/aime_2024/acc/best@4/mean", "val-aux/aime_2024/acc/pass@4", "val-core/aime_2024/acc/best@6/mean",
         "val-core/aime_2024/acc/pass@6",
     ]  # fmt: skip
-    assert found["val-core/aime_2024/acc/mean@6"] == pytest.approx(9 / 24)
-    assert found["val-core/aime_2024/acc/pass@6"] == 3 / 4
+    assert result["val-core/aime_2024/acc/mean@6"] == pytest.approx(9 / 24)
+    assert result["val-core/aime_2024/acc/pass@6"] == 3 / 4
     # Of the 15 pairs of samples, 9 have one of 2 right ones, 5 have the only one.
-    assert found["val-aux/aime_2024/acc/pass@2"] == pytest.approx((9 / 15 + 0 + 1 + 5 / 15) / 4)
-    assert 0.6 < found["val-core/aime_2024/acc/best@6/mean"] < 0.75
+    assert result["val-aux/aime_2024/acc/pass@2"] == pytest.approx((9 / 15 + 0 + 1 + 5 / 15) / 4)
+    assert 0.6 < result["val-core/aime_2024/acc/best@6/mean"] < 0.75
     assert list(metrics("x", "reward", [[0.5], [1.5]])) == ["val-core/x/reward/mean@1"]
     assert not any("pass" in name for name in metrics("x", "reward", [[0.5, 1.0], [1.5, 2.0]]))
 
@@ -68,31 +68,31 @@ def test_only_marked_rows_are_kept_and_the_reward_does_not_see_the_marks():
     validation.reward(completions=["1", "0", "0", "1"], answer=[0] * 4, **marks)
     validation.reward(completions=["0", "", "1", "1"], answer=[0] * 4, **{DATA: ["d"] * 3 + ["e"], ROW: [1, 1, 1, 0]})
     assert all(columns.keys() == {"answer"} for columns in seen)
-    found = validation.take()
-    assert found["val-core/d/acc/mean@2"] == 0.25  # the third of row 1 is one more than row 0 has
-    assert found["val-core/d/acc/pass@2"] == 0.5
-    assert found["val-core/e/acc/mean@2"] == 1
+    result = validation.take()
+    assert result["val-core/d/acc/mean@2"] == 0.25  # the third of row 1 is one more than row 0 has
+    assert result["val-core/d/acc/pass@2"] == 0.5
+    assert result["val-core/e/acc/mean@2"] == 1
     assert validation.take() == {}
 
 
 def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypatch):
-    kept = []
+    rest = []
 
     def watch(completions, completion_ids, **columns):
         right = [float(text.split()[0:1] == ["a"]) for text in completions]
-        kept.append((columns["prompts"], right))
+        rest.append((columns["prompts"], right))
         return right
 
     monkeypatch.setattr(recipe, "share_of_even", watch)
     monkeypatch.setattr(on_trl, "ACCURACIES", ("recipe:share_of_even",))
     node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=EVALUATION)
-    said, settings = [], config.build(node)
-    on_trl.run(settings, on_row=lambda row: said.append(show_training._line(row, settings, [1.0])))
-    found = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
-    assert [row["step"] for row in found] == [0, 4, 8]
+    wording, settings = [], config.build(node)
+    on_trl.run(settings, on_row=lambda row: wording.append(show_training._line(row, settings, [1.0])))
+    result = [row for row in rows(tmp_path / "run") if "eval/reward" in row]
+    assert [row["step"] for row in result] == [0, 4, 8]
     held_out = {row["prompt"] for row in toy.prompts(recipe.ROWS, 0)[-5:]}
-    calls = iter(kept)
-    for row in found:
+    calls = iter(rest)
+    for row in result:
         scores = {}
         while sum(map(len, scores.values())) < 5 * 4:
             prompts, right = next(calls)
@@ -106,13 +106,13 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
         assert row["val-core/rows/acc/pass@4"] == pytest.approx((values.max(1)).mean())
         assert row["val-aux/rows/acc/pass@2"] == pytest.approx(pass_at_k(4, values.sum(1), 2).mean())
     assert not any(key.startswith("val-") for row in rows(tmp_path / "run") if "eval/reward" not in row for key in row)
-    line = next(text for text in said if "held-out" in text)
-    assert line == f"before  held-out reward {found[0]['eval/reward']:.3f}"
+    line = next(text for text in wording if "held-out" in text)
+    assert line == f"before  held-out reward {result[0]['eval/reward']:.3f}"
 
     assert "rows mean@4" in Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
     (run,) = read_runs([tmp_path / "run"])
     curve = run.mean("val-core/*/mean@*")
-    by_round = [[row["val-core/rows/acc/mean@4"] for row in found if row["round"] == r] for r in (0, 1, 2)]
+    by_round = [[row["val-core/rows/acc/mean@4"] for row in result if row["round"] == r] for r in (0, 1, 2)]
     assert curve.tolist() == pytest.approx([np.mean(values) for values in by_round])
 
 

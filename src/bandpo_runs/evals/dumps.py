@@ -132,7 +132,11 @@ _TELL_APART = "where one text is that of several problems, --column problem=COLU
 
 
 def _by_role(
-    path: Path, rows: Sequence[Row], columns: Mapping[str, str], scorer: str | None, say: Say
+    path: Path,
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    scorer: str | None,
+    say: Say,
 ) -> tuple[str, dict[str, str], list[dict[str, Any]]]:
     """Return the rows of a file by role, with their metrics.
 

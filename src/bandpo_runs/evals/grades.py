@@ -86,8 +86,11 @@ def grader_of(
 ) -> _Grader:
     """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
     if scorer in SCORERS:
-        return lambda s, q: grade(
-            [each.text for each in s], [each.answer for each in q], scorer, thinking=thinking
+        return lambda samples, questions: grade(
+            [sample.text for sample in samples],
+            [question.answer for question in questions],
+            scorer,
+            thinking=thinking,
         )
     if scorer != "reasoning-gym":
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]

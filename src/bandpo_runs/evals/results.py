@@ -101,7 +101,7 @@ def read_results(
     drop_incomplete: bool = False,
     step: int | None = None,
 ) -> list[Result]:
-    """Read results by `read_result`, with the logs next to their models, if there are any.
+    """Read results by `read_result`, with the logs that lie next to their models.
 
     Raises:
         UserError: nothing there, there twice, not finished, not graded, or damaged.

@@ -182,7 +182,11 @@ def _select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 
 @torch.no_grad()
 def sample(
-    model: Any, prompts: list[list[int]], ends: list[int], longest: int, temperature: float = 1.0
+    model: Any,
+    prompts: list[list[int]],
+    ends: list[int],
+    longest: int,
+    temperature: float = 1.0,
 ) -> tuple[list[list[int]], list[Tensor], list[Tensor]]:
     """Sample an answer to each prompt.
 
@@ -204,7 +208,11 @@ def sample(
 
 
 def _drawn(
-    model: Any, prompts: Tensor, ends: list[int], longest: int, temperature: float
+    model: Any,
+    prompts: Tensor,
+    ends: list[int],
+    longest: int,
+    temperature: float,
 ) -> Iterator[tuple[int, int, float, float]]:
     """Yield each drawn token as (prompt's number, token, log-probability, entropy)."""
     cache, hidden, of = _prefill(model, prompts)

@@ -16,7 +16,7 @@ _OF_BODY = (
 
 
 class BoundedClient(openai.DefaultAsyncHttpxClient):
-    """Read at most `limit` bytes of a reply, counted as they are decoded, and follow no redirect.
+    """Read at most `limit` bytes of a reply, and follow no redirect. They are counted as they are decoded.
 
     Raises:
         UserError: a longer reply, or a redirect. The openai client does not try these again.

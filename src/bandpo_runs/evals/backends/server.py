@@ -68,12 +68,16 @@ class Server:
     ) -> Iterator[tuple[Request, Completion]]:
         # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
         answers = self._generate(list(requests), sampling)
+
+        async def one() -> tuple[Request, Completion] | None:
+            return await anext(answers, None)  # within the loop, which then closes the generator
+
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             while True:
-                try:
-                    yield runner.get_loop().run_until_complete(anext(answers))
-                except StopAsyncIteration:
+                answer = runner.get_loop().run_until_complete(one())
+                if answer is None:
                     return
+                yield answer
 
     async def _generate(
         self, requests: list[Request], sampling: Sampling
