@@ -9,8 +9,8 @@ and the paper, and the random numbers are numpy's. The claims, in the words of t
    and Band-KL .005 have equal pass@1, the latter two .04 more coverage; an entropy bonus of .05 has more of both; an
    upper side alone loses both. A linear teacher says which answers are right; in "1 random" they are drawn at random,
    as in the first look, so that less can be learned.
-2. The same world with random rewards, rate .02: an upper side alone lowers entropy and coverage, a lower side alone raises
-   both, and the symmetric clip and Band-KL .05 raise entropy.
+2. The same world as "1" with random rewards, rate .02: an upper side alone lowers entropy and coverage, a lower side
+   alone raises both, and the symmetric clip and Band-KL .05 raise entropy.
 3. The calibrated world, 4 epochs of 4 mini-batches: at .06, four times the best rate, Band-KL .05 ends above no clip,
    GRPO's clip and Clip-Higher; at the best one, .016, level with no clip.
 4. The same with 8 epochs of 2: Band-KL .05 is ahead of no clip at .016, .03 and .06.
@@ -86,19 +86,14 @@ def stacked(make: Callable[..., tuple[Array, ...]], seeds: Iterable[int], rounds
 
 
 def ways(rng: np.random.Generator, is_taught: bool = True) -> tuple[Array, ...]:
-    """Make a world where a third of 48 tokens is right for a prompt: those that a linear teacher ranks first, or any."""
+    """Make a world where a third of 48 tokens is right for a prompt: a linear teacher's first ones, or any."""
     x = rng.normal(size=(64, 24))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     scores = x @ rng.normal(size=(24, 48))
     right = scores >= np.sort(scores, axis=1)[:, [-16]] if is_taught else rng.random(scores.shape) < 0.33
     harder = right & (rng.random(right.shape) < 0.5)
-    return (
-        np.insert(x, 0, 1, axis=1)[:, None],
-        1.6 * rng.normal(size=(25, 48)),
-        right,
-        harder,
-        np.zeros((64, 0), dtype=int),
-    )
+    weights = 1.6 * rng.normal(size=(25, 48))
+    return np.insert(x, 0, 1, axis=1)[:, None], weights, right, harder, np.zeros((64, 0), dtype=int)
 
 
 def calibrated(rng: np.random.Generator) -> tuple[Array, ...]:
