@@ -69,6 +69,8 @@ def test_the_worlds_begin_as_they_are_described():
     several = independent.stacked(independent.ways, range(40), 2)
     assert (several.ways.sum(-1) == 16).all()
     assert several.harder.sum(-1).mean() == pytest.approx(8, abs=0.2)
+    drawn = independent.stacked(independent.ways, range(40), 2, False)
+    assert drawn.ways.mean() == pytest.approx(0.33, abs=0.005)
     reward, coverage, _ = independent.measured(several, several.weights)
     assert reward.mean() == pytest.approx(1 / 3, abs=0.02)
     assert coverage.mean() == pytest.approx(0.83, abs=0.03)
