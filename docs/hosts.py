@@ -15,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from bandpo.integrations import HOSTS
+from bandpo.integrations import TRAINERS
 
 ROWS, PAGE = Path(__file__).with_name("hosts.csv"), Path(__file__).with_name("hosts.md")
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def table() -> str:
     lines, ran = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"], results()
     for row in read_rows(ROWS):
         module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
-        clamps = not row["module"] or HOSTS[row["host"].partition(",")[0]].clamps
+        clamps = not row["module"] or TRAINERS[row["host"].partition(",")[0]].clamps
         takes = row["takes"] or ("bounds" if clamps else "gate")
         hook, anchor, average = row["hook"], row["anchor"], row["average"]
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bandpo.integrations import HOSTS, trainers_that_run
+from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo.losses import Method
 from bandpo.losses.nodes import methods
 from bandpo.losses.notation import as_python
@@ -45,7 +45,7 @@ ABSENT = [
         "REPO-R, ADAPO",
         "2603.11682",
         f"REPO-R is an advantage: {_LINES}; ADAPO moves `eps_high` by the entropy, by a law that was not found; "
-        "nearest is `Controlled`",
+        "nearest is [a `Controller`](your_rule.md#steer-a-number)",
     ),
     (
         "TRM, OPSM (DeepSeek-V3.2)",
@@ -90,8 +90,8 @@ Write a name from the table instead of NAME:
 A trainer refuses a method that it cannot run, and says why. For other numbers write the objective instead of the name.
 
 **Sampler** in "runs in": the ratio is to the sampler's policy. In your loop call
-`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in HOSTS.items() if its.sampler == "")} do so always;
-in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.items() if its.sampler)}.
+`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always;
+in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in TRAINERS.items() if its.sampler)}.
 
 ## The table
 
@@ -100,7 +100,7 @@ in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in HOSTS.it
 - **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
   themselves.
 - **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: those with
-  a gate, {", ".join(host for host, its in HOSTS.items() if not its.clamps)}.
+  a gate, {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
 - **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
 
 [A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
@@ -127,7 +127,7 @@ def trainers(method: Method) -> str:
     able, missing = ([host for host, why in reasons.items() if bool(why) == refused] for refused in (False, True))
     if not missing:
         return "all"
-    if {*missing} == {host for host, its in HOSTS.items() if its.clamps}:
+    if {*missing} == {host for host, its in TRAINERS.items() if its.clamps}:
         return "most"
     return ", ".join(able) if len(able) < len(missing) else f"all but {', '.join(missing)}"
 

@@ -728,7 +728,7 @@ Some of the paper's rules were known under other names. Each equality is a test.
 | this | is | the same in | test |
 |---|---|---|---|
 | `Relaxed(Band("kl", d), Clip(e, e))`, the paper's Relaxed Band | TRGPPO, of 2019 ([1901.10314](https://arxiv.org/abs/1901.10314)) | bounds, bit for bit | [`test_relaxed_is_a_union`](../tests/trust_regions/test_algebra.py) |
-| `Band("kl", d)`, `Band("tv", d)` with `apply="mask"` | DPPO's masks ([2602.04879](https://arxiv.org/abs/2602.04879)), with the sampler as old policy | gradient, against verl's and SkyRL's functions | [`test_band_has_the_gradient_of_dppo`](../tests/cluster/test_verl_loss.py) |
+| `Band("kl", d)`, `Band("tv", d)` with `surrogate="mask"` | DPPO's masks ([2602.04879](https://arxiv.org/abs/2602.04879)), with the sampler as old policy | gradient, against verl's and SkyRL's functions | [`test_band_has_the_gradient_of_dppo`](../tests/cluster/test_verl_loss.py) |
 | `Band("kl", log(t) / n)` | the interval whose upper end is the index of kl-UCB | both ends | [`test_kl_band_is_the_interval_of_kl_ucb`](../tests/trust_regions/test_trust_regions.py) |
 | `Band("neyman_chi2", z**2 / n)` | Wilson's score interval | both ends, against scipy | [`test_neymans_chi2_band_is_wilsons_interval`](../tests/trust_regions/test_trust_regions.py) |
 | `Band("chi2", z**2 / n)` | Wald's interval, p ± z sqrt(p (1 - p) / n) | both ends | the same |

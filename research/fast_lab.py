@@ -23,9 +23,7 @@ from bandpo.losses.metrics import Metrics
 from bandpo.losses.objective import Method, Objective
 from bandpo.losses.policy import policy_loss
 from bandpo.numerics import not_finite
-from bandpo.trust_regions.adaptive import Adaptive
-from bandpo.trust_regions.base import Region, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.base import Region
 from bandpo_runs import toy
 from research.lab_settings import Settings
 from research.prefixes import Completions, Prefixes, Weights, load_weights, log_probs, prefixes, sample, side_by_side
@@ -79,14 +77,13 @@ def train(
 
     Args:
         settings: a scene's name, or settings of your own.
-        objective: what `bandpo.policy_loss` takes, or a node; the average over tokens is the scene's. Not a rule whose
-            number moves in training (`Controlled`, `Adaptive`).
+        objective: what `bandpo.policy_loss` takes, or a node; the average over tokens is the scene's. Not a rule
+            that needs more than TRL gives.
         seeds: of each run: of its prompts and its sampler, and of its warm start unless `start_seed` is that. Eight at
             once take less than half of the time that they take one after the other.
         start_seed: of the warm start of all runs: it takes longer than some of them.
         measure: have docs/run.md in the rows, for which each run has a loss of its own. Without, all runs are in
-            one, and a row has rewards, work, loss and entropy alone. A rule that needs context.logps may go by all
-            tokens of a minibatch, and would see those of all runs then.
+            one, and a row has rewards, work, loss and entropy alone.
         say: called with notices of the warm start.
         changes: to fields of the settings, such as `learning_rate=1e-5` or `rounds=36`.
 
@@ -102,11 +99,6 @@ def train(
     """
     own = Settings.of(settings, **changes) if isinstance(settings, str) else dataclasses.replace(settings, **changes)
     value = learnable(objective)
-    if not measure and "logps" in value.trust_region.needed():
-        raise ValueError(
-            "measure must be True for a rule that needs context.logps and may go by a minibatch's tokens, got "
-            f"{value.trust_region!r}"
-        )
     if not seeds:
         raise ValueError("seeds must be at least one, got none")
     folders = [toy.warm_start(own.p_work, seed if start_seed is None else start_seed, say)[0] for seed in seeds]
@@ -181,10 +173,8 @@ def learn(
                 advantages[rows],
                 old.mask[rows],
                 objective,
-                entropies=entropy[rows],
                 metrics="all",
-                old_entropies=old.entropies[rows],
-                step=first_step + done,
+                extra={"entropies": entropy[rows]},
             )
             terms.append(values)
             merged = metrics[i]
@@ -288,14 +278,7 @@ def _scored(
 
 def learnable(node: Any) -> Objective:
     """The objective of what `train` is given. Raises ValueError for what it cannot train."""
-    found = objective_for("TRL", node)
-    for kind in (Controlled, Adaptive):
-        if find_one(found.trust_region, kind) is not None:
-            raise ValueError(
-                f"objective must not have a number that moves in training here, got {found.trust_region!r}; train it "
-                "with BandPOTrainer"
-            )
-    return found
+    return objective_for("TRL", node)
 
 
 def _optimizer(weights: Weights, learning_rate: float) -> torch.optim.Optimizer:

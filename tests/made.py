@@ -55,9 +55,9 @@ def gradient(loss, x):
     return value.detach(), torch.autograd.grad(value, x)[0]
 
 
-def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, apply="clip", **tensors):
+def policy_loss(logps, old_logps, advantages, mask, region, normalizer, *, surrogate="clip", **tensors):
     """Value and gradient of `bandpo.policy_loss`: the sum over tokens by `normalizer`."""
-    objective = bandpo.Objective(region, apply=apply, aggregation="token-mean")
+    objective = bandpo.Objective(region, surrogate=surrogate, aggregation="token-mean")
 
     def loss(x):
         return bandpo.policy_loss(x, old_logps, advantages, mask, objective, normalizer=normalizer, **tensors)[0]

@@ -38,7 +38,7 @@ class Wider(Region):
     """A rule of one's own: a clip that is wider where the policy is uncertain."""
 
     kind: ClassVar[str] = "wider_where_uncertain"
-    needs: ClassVar[tuple[str, ...]] = ("entropies",)
+    required: ClassVar[tuple[str, ...]] = ("entropies",)
     eps: float = 0.2
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
@@ -96,7 +96,7 @@ IN_YAML += [  # every other rule of the library that has defaults and asks for p
     kind()
     for kind in Region.kinds.values()
     if kind.__module__.startswith("bandpo.")
-    and not kind.needs
+    and not kind.required
     and kind not in map(type, IN_YAML)
     and not any(field.default is MISSING for field in fields(kind))
 ]

@@ -123,7 +123,7 @@ LOWER = dict.fromkeys(CELLS, (1e4, 1e-15)) | {
 }
 
 
-def excess(mine, theirs, absolute, until, share):
+def expm1_minus_x(mine, theirs, absolute, until, share):
     """By which factor the largest error is beyond what is allowed."""
     allowed = np.where(np.abs(theirs) <= until, absolute, share * np.abs(theirs))
     return (np.abs(mine - theirs) / np.where(allowed, allowed, 1e-300)).max()
@@ -140,8 +140,8 @@ def test_bounds_are_the_librarys(language, divergence):
         log_low, log_high = bounds.log_low.double().numpy(), bounds.log_high.double().numpy()
         if divergence != "kl":
             low, log_low = (np.maximum(x, np.log(1e-9)) for x in (low, log_low))
-        assert excess(low, log_low, ABSOLUTE[dtype], *LOWER[name, dtype]) <= 1, delta
-        assert excess(high, log_high, ABSOLUTE[dtype], *UPPER[dtype]) <= 1, delta
+        assert expm1_minus_x(low, log_low, ABSOLUTE[dtype], *LOWER[name, dtype]) <= 1, delta
+        assert expm1_minus_x(high, log_high, ABSOLUTE[dtype], *UPPER[dtype]) <= 1, delta
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)

@@ -133,7 +133,7 @@ def test_surrogate_and_push_are_bandpos(operator):
             log_p, r = torch.meshgrid(numbers(P).log(), numbers(R), indexing="ij")
             log_r = r.log().requires_grad_()
             bounds = bounds_of(objective, log_p, sign)
-            value = surrogate(log_r, torch.full_like(log_p, sign), bounds, apply=objective.apply)
+            value = surrogate(log_r, torch.full_like(log_p, sign), bounds, surrogate=objective.surrogate)
             (slope,) = torch.autograd.grad(value.sum(), log_r)
             close(each["value"][index], value.detach())
             close(each["slope"][index], slope)
@@ -336,7 +336,7 @@ def test_surrogate_and_push_in_the_pictures_are_bandpos(drawn, plot):
             r = numbers([x(left) for left, _ in points]).clamp(min=1e-9)
             log_r = r.log().requires_grad_()
             bounds = bounds_of(objective, torch.full_like(r, math.log(page["p"])), sign)
-            value = surrogate(log_r, torch.full_like(r, sign), bounds, apply=objective.apply)
+            value = surrogate(log_r, torch.full_like(r, sign), bounds, surrogate=objective.surrogate)
             expected = value.detach() if plot == "value" else torch.autograd.grad(value.sum(), log_r)[0]
             jump = (r - bounds.log_low.exp()).abs().minimum((r - bounds.log_high.exp()).abs()) < 0.1 * wide
             found = numbers([y(top) for _, top in points])
@@ -361,7 +361,7 @@ def test_the_numbers_in_the_table_are_bandpos(drawn):
             change = bounds.variation(log_p)
             log_r = torch.tensor([page["r"]], dtype=torch.float64).log().requires_grad_()
             push = torch.autograd.grad(
-                surrogate(log_r, torch.tensor([sign]), bounds, apply=objective.apply).sum(), log_r
+                surrogate(log_r, torch.tensor([sign]), bounds, surrogate=objective.surrogate).sum(), log_r
             )[0]
             expected = [low * p, min(high * p, 1), low, high, change.low.item(), change.high.item(), push.item()]
             values, texts = zip(*(row[index] for row in page["numbers"]), strict=True)

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 BAND, RULES, ALGEBRA = "bandpo.band.operator", "bandpo.trust_regions.rules", "bandpo.trust_regions.combinators"
 SURROGATES, POLICY, METRICS = "bandpo.losses.surrogates", "bandpo.losses.policy", "bandpo.losses.metrics"
 AGGREGATION, KL, ADVANTAGES = "bandpo.losses.aggregation", "bandpo.losses.kl", "bandpo.losses.advantages"
-NUMERICS = "bandpo.numerics"
+NUMERICS, CONTROL = "bandpo.numerics", "bandpo.control"
 ON_BAND, ON_RULES = "band/test_operator.py", "trust_regions/test_trust_regions.py"
 ON_SURROGATES, ON_POLICY, ON_METRICS = "losses/test_surrogates.py", "losses/test_policy.py", "losses/test_metrics.py"
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,6 +52,18 @@ def found(change: Callable[[Any], Any]) -> Wrapper:
 
 def instead(other: Callable[..., Any]) -> Wrapper:
     return lambda real: other
+
+
+def _all_true(x: dict[str, Any]) -> Any:
+    return x["positive"] | True
+
+
+def _turned(x: dict[str, Any]) -> Any:
+    return ~x["positive"]
+
+
+def _detached(x: dict[str, Any]) -> Any:
+    return x["log_ratio"].detach()
 
 
 def _token_alone(log_ratio: Any, old_logps: Any, kind: Any = "kl") -> Any:
@@ -153,30 +165,40 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         instead(lambda self, old, context=None: self.region.bounds(old, context)),
         ON_RULES,
     ),
-    "controlled number stays": (
-        "bandpo.trust_regions.control",
-        "Controlled.at",
-        given(value=lambda x: x["self"].low),
-        "trust_regions/test_control.py",
-    ),
+    "controlled number stays": (CONTROL, "replace_number", given(value=lambda x: 0.05), "test_control.py"),
     "controller moves the wrong way": (
-        "bandpo.trust_regions.control",
-        "Quantile.step",
-        given(gap=lambda x: -x["gap"]),
-        "trust_regions/test_control.py",
+        CONTROL,
+        "Controller.step",
+        given(numbers=lambda x: {name: -number for name, number in x["numbers"].items()}),
+        "test_control.py",
     ),
-    "sign of the advantage is lost": (SURROGATES, "surrogate_of", given(up=lambda x: x["up"] | True), ON_SURROGATES),
+    "sign of the advantage is lost": (
+        SURROGATES,
+        "surrogate_of",
+        given(positive=_all_true),
+        ON_SURROGATES,
+    ),
     "dual clip is missing": (SURROGATES, "surrogate_of", given(dual_clip=lambda x: None), ON_SURROGATES),
     "both sides are clipped": (SURROGATES, "clip_by_sign", instead(lambda s, up, b, dual: b.clamp(s)), ON_SURROGATES),
     "clipped token keeps its gradient": (SURROGATES, "clip_by_sign", _straight_through, ON_SURROGATES),
-    "ratio is detached": (SURROGATES, "surrogate_of", given(s=lambda x: x["s"].detach()), ON_SURROGATES),
+    "ratio is detached": (
+        SURROGATES,
+        "surrogate_of",
+        given(log_ratio=_detached),
+        ON_SURROGATES,
+    ),
     "Preserve weighs both sides alike": (
         SURROGATES,
         "Preserve.weight",
-        given(up=lambda x: x["up"] | True),
+        given(positive=_all_true),
         ON_SURROGATES,
     ),
-    "temperatures of SAPO change places": (SURROGATES, "Sapo.weight", given(up=lambda x: ~x["up"]), ON_SURROGATES),
+    "temperatures of SAPO change places": (
+        SURROGATES,
+        "Sapo.weight",
+        given(positive=_turned),
+        ON_SURROGATES,
+    ),
     "k3 is k1": (KL, "kl_penalty", given(kind=lambda x: "k1" if x["kind"] == "k3" else x["kind"]), ON_POLICY),
     "policy and reference change places": (
         KL,
@@ -208,6 +230,7 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
 def plant(module: str, attribute: str, wrapper: Wrapper) -> None:
     """Replace the callable in every module of bandpo that holds it, or in its class."""
     import_module("bandpo.testing")  # and so all of the core
+    import_module("bandpo.control")
     owner, _, name = attribute.rpartition(".")
     holder = import_module(module)
     if owner:

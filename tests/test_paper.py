@@ -407,16 +407,16 @@ def test_thm_bisection_global(name, delta):
     """The bisection of the paper's appendix, word for word, ends at the same bounds, saturated ones included."""
     p = torch.tensor([0.01, 0.08, 0.5, 0.93], dtype=F64)
 
-    def allowed(r: Tensor) -> Tensor:
+    def describe_interval(r: Tensor) -> Tensor:
         return p * GENERATORS[name](r) + (1 - p) * GENERATORS[name]((1 - r * p) / (1 - p)) <= delta
 
     low, high = (torch.zeros(4, dtype=F64), torch.ones(4, dtype=F64)), (torch.ones(4, dtype=F64), 1 / p)
     for _ in range(100):
         middle = sum(low) / 2
-        inside = allowed(middle)
+        inside = describe_interval(middle)
         low = torch.where(inside, low[0], middle), torch.where(inside, middle, low[1])
         middle = sum(high) / 2
-        inside = allowed(middle)
+        inside = describe_interval(middle)
         high = torch.where(inside, middle, high[0]), torch.where(inside, high[1], middle)
     bounds = band_bounds(p.log(), DIVERGENCES[name], delta)
     torch.testing.assert_close(bounds.log_low.exp(), low[1], rtol=1e-9, atol=1e-12)

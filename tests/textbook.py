@@ -69,16 +69,16 @@ def shown(mask: Tensor) -> dict[str, Tensor]:
         "old_entropies": torch.where(mask, changed, torch.nan),
         "group_mean": torch.randint(1, 9, (len(mask),), generator=rng).to(F64) / 8,
         "staleness": torch.randint(0, 6, (len(mask),), generator=rng),
-        "mean_weight": torch.tensor(1.6, dtype=F64),
     }
 
 
 def in_a_loop(found: Method, data: dict[str, Tensor], sampler: Tensor) -> dict:
     """Return the arguments of `policy_loss` in a loop: those that the method names, and the rest of a batch."""
-    known = shown(data["response_mask"]) | {"rollout_logps": sampler, "step": STEP}
-    named = (each.split("=") for each in found.arguments.split(", ") if each)
-    more = {"mean_weight": known["mean_weight"]} if found.name == "band-entropy" else {}
-    return data | {name: known[value] for name, value in named if value in known} | more
+    known = shown(data["response_mask"]) | {"step": STEP, "logps": data["logps"].detach()}
+    extra = {name: known[name] for name in found.objective.trust_region.all_required() if name in known}
+    assert all(f"{name!r}: {name}" in found.arguments for name in extra)
+    assert ("old_logps=rollout_logps" in found.arguments) == found.from_sampler
+    return data | ({"old_logps": sampler} if found.from_sampler else {}) | ({"extra": extra} if extra else {})
 
 
 def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:

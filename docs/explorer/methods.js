@@ -7,7 +7,7 @@ const EPS_LOW = ["eps_low", 0.2, 0, 1];
 const EPS_HIGH = ["eps_high", 0.28, 0, 10];
 const clip = (low, high) => ({ type: "clip", eps_low: low, eps_high: high });
 const ball = (divergence) => (delta) => ({ type: "band", divergence, delta });
-const applied = (trust_region, apply) => ({ type: "objective", trust_region, apply });
+const applied = (trust_region, surrogate) => ({ type: "objective", trust_region, surrogate });
 
 const METHODS = [
   {
@@ -126,11 +126,11 @@ const methodOf = (choice) => METHODS.find((method) => method.name === choice.nam
 
 /** What becomes of a token at the end of its interval, in words. */
 function effectOf(node) {
-  const apply = node.apply || "clip";
+  const surrogate = node.surrogate || "clip";
   return {
     clip: "stops it at", mask_two_sided: "stops it at", weight: "holds the push on it from", preserve: "weakens the push on it from",
     decay: "fades the push on it from", quadratic: "turns the push on it at", sapo: "fades the push on it from the start",
-  }[apply.type || apply];
+  }[surrogate.type || surrogate];
 }
 
 // ---- the same rule in the words of bandpo
@@ -154,7 +154,7 @@ function python(value) {
   if (typeof value === "string") return `"${value}"`;
   if (typeof value !== "object") return String(value);
   const { type, ...fields } = value;
-  const named = type === "objective" ? (key) => (key === "apply" ? "apply=" : "") : () => "";
+  const named = type === "objective" ? (key) => (key === "surrogate" ? "surrogate=" : "") : () => "";
   return `${CLASSES[type]}(${Object.entries(fields).map(([key, each]) => named(key) + python(each)).join(", ")})`;
 }
 

@@ -26,6 +26,7 @@ from bandpo.band import Divergence
 from bandpo.losses.metrics import Level
 from bandpo_runs.provenance import hardware, source_commit
 from research.csv_rows import write_rows
+from research.rules.adaptive import Adaptive, Tilt
 
 SHAPE = (8, 4096)
 # What is compared with what.
@@ -158,7 +159,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
         "policy_loss Band chi2": forward_backward(full(Band("chi2", 0.05)), new),
         **{
             f"policy_loss Adaptive {name}": forward_backward(
-                full(bandpo.Adaptive(Band(name, 0.05), bandpo.trust_regions.Tilt("surprise", 0.5))), new
+                full(Adaptive(Band(name, 0.05), Tilt("surprise", 0.5))), new
             )
             for name in ("kl", "tv", "chi2")
         },

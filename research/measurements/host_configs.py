@@ -21,7 +21,7 @@ MEGATRON = "train --loss-type custom_loss --custom-loss-function-path bandpo.int
 PYTHON = "from bandpo.integrations.{} import BandPOLoss\nloss = BandPOLoss{}(trust_region='band:kl:0.05')\n"
 REGISTER = "from bandpo.integrations.{0} import register_bandpo_loss\nregister_bandpo_loss(bandpo.Band('kl', 0.05))\n"
 # Repository, commit, the lines of bandpo as files, and configurations.
-HOSTS = {
+TRAINERS = {
     "verl": (
         "verl-project/verl@1dda039b",
         {".sh": f"{LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig {LOSS}.loss_mode=bandpo "
@@ -172,7 +172,7 @@ def main(folder: Path) -> None:
     """Write a row for each configuration."""
     columns, rows = ("host", "repository", "commit", "path", "said", "with"), []
     with tempfile.TemporaryDirectory() as place:
-        for host, (source, lines, paths) in HOSTS.items():
+        for host, (source, lines, paths) in TRAINERS.items():
             repository, _, commits = source.partition("@")
             added = [Path(place) / f"{host}-bandpo{suffix}" for suffix in lines]
             for file, text in zip(added, lines.values(), strict=True):

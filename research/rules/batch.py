@@ -1,7 +1,6 @@
 """Define rules that see more of a batch: outcomes, entropies, age, prefix.
 
-A loop gives them what they need by `policy_loss(..., more={"group_mean": ..., "staleness": ...})`; entropies and
-old_entropies are arguments of their own.
+A loop gives them what they need by `policy_loss(..., extra={"group_mean": ..., "staleness": ...})`.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from bandpo.band.divergences import Divergence
 from bandpo.band.operator import band_bounds, divergence_at
 from bandpo.bounds import Bounds
 from bandpo.numerics import LOG_P_MAX, LOG_P_MIN, LOWEST, output_dtype, working_copy
-from bandpo.trust_regions.adaptive import QUANTITIES
 from bandpo.trust_regions.base import Context, Region, check_number, depends_on_probability
-from bandpo.trust_regions.rules import Band, Clip, like, name_divergence
+from bandpo.trust_regions.rules import Band, Clip, make_bounds, name_divergence
+
+from .adaptive import QUANTITIES
 
 # More that a `Tilt` may go by: the mean reward of the response's group (of rewards of 0 or 1 the share of 1), their
 # standard deviation, divided by the size of the group, and the updates since the response was sampled.
@@ -32,7 +32,7 @@ class GroupClip(Region):
     """Clip wider above where fewer answers of a group are right (GAPO, 2609.00444). 1 - eps_low <= r <= 1 + eps_high.
 
     Of c right answers among k, eps_high = eps_low + (eps_high_max - eps_low) (k - c) / (k - 1): eps_high_max if one is
-    right, eps_low if all are. c / k is context.group_mean, of rewards that are 0 or 1: of others
+    right, eps_low if all are. c / k is extra["group_mean"], of rewards that are 0 or 1: of others
     it is another number, which is limited to what the formula allows.
 
     Raises ValueError unless 0 <= eps_low <= 1, eps_high_max is finite and at least eps_low, and group_size an integer
@@ -40,8 +40,8 @@ class GroupClip(Region):
     """
 
     kind: ClassVar[str] = "group_clip"
-    words: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
-    needs: ClassVar[tuple[str, ...]] = ("group_mean",)
+    label_format: ClassVar[str] = "Clip {eps_low}/{eps_low}..{eps_high_max} by the right ones of {group_size}"
+    required: ClassVar[tuple[str, ...]] = ("group_mean",)
     sees_probability: ClassVar[bool] = False
     eps_low: float
     eps_high_max: float
@@ -58,9 +58,9 @@ class GroupClip(Region):
         rare = ((1 - mean) * (self.group_size / (self.group_size - 1))).clamp(0, 1)
         log_high = torch.log1p(self.eps_low + (self.eps_high_max - self.eps_low) * rare)
         fixed = Clip(self.eps_low, self.eps_low).bounds(old_logps)
-        return like(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
+        return make_bounds(old_logps, fixed.log_low, fixed.log_low.clamp(0, 0) + log_high.to(fixed.log_low))
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the clips at both ends."""
         widest, narrowest = Clip(self.eps_low, self.eps_high_max), Clip(self.eps_low, self.eps_low)
         return {"one right answer": widest, "all right": narrowest}
@@ -70,17 +70,17 @@ class GroupClip(Region):
 class EntropyRatio(Region):
     """Keep a rule while the entropy stays near the old one, low < H / H_old < high. Elsewhere r = 1 and no more.
 
-    H is context.entropies, H_old context.old_entropies, of the token's whole distribution. With `apply`
+    H is extra["entropies"], H_old extra["old_entropies"], of the token's whole distribution. With `surrogate`
     "mask_two_sided" a token outside is dropped (unless r is 1 exactly), which is what ERC does (arXiv 2512.05591); with
     "clip" only its gradient away from r = 1 is. Raises ValueError unless 0 <= low < 1 < high.
     """
 
     kind: ClassVar[str] = "entropy_ratio"
-    words: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
-    needs: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
+    label_format: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
+    required: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
+    valid_range: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
     region: Region
     low: float = 0.95
     high: float = 1.05
@@ -88,7 +88,7 @@ class EntropyRatio(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return those of the rule, or no move; NaN where an entropy is."""
         context = context or Context()
-        found = (context.require(name, self) for name in self.needs)
+        found = (context.require(name, self) for name in self.required)
         now, then = (x.to(output_dtype(x)) + 1e-8 for x in found)  # so that a ratio of two that are 0 is 1
         ratio = now / then
         inner = self.region.bounds(torch.where(ratio.isnan(), torch.nan, old_logps.detach()), context)
@@ -96,7 +96,7 @@ class EntropyRatio(Region):
         low, high = (torch.where(near, x, x.clamp(0, 0)) for x in (inner.log_low, inner.log_high))
         return Bounds(low, high)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the rule, and no move."""
         return {f"entropy ratio in {self.low}..{self.high}": self.region, "elsewhere": Clip(0.0, 0.0)}
 
@@ -105,18 +105,18 @@ class EntropyRatio(Region):
 class Stale(Region):
     """Widen a rule's interval of log r d times, where the sampler is d updates behind.
 
-    d is context.staleness, at least 1. With the sampler's log-probabilities as the old ones (`old_logps=rollout_logps`)
-    this has the gradient of A-3PO (arXiv 2512.06547), which clips pi / prox by the rule and weighs by prox /
-    pi_rollout, for a policy prox between the two, log prox = log pi_rollout / d + (1 - 1 / d) log pi: then pi / prox is
-    r^(1 / d).
+    d is extra["staleness"], at least 1. With the sampler's log-probabilities as the old ones
+    (`old_logps=rollout_logps`) this has the gradient of A-3PO (arXiv 2512.06547), which clips pi / prox by the rule
+    and weighs by prox / pi_rollout, for a policy prox between the two, log prox = log pi_rollout / d + (1 - 1 / d)
+    log pi: then pi / prox is r^(1 / d).
 
     For rules that are the same for every p: another one would have to know prox, from which it measures, and d times
     the bounds of a band are no band. Raises ValueError for those.
     """
 
     kind: ClassVar[str] = "stale"
-    words: ClassVar[str] = "{region} times staleness"
-    needs: ClassVar[tuple[str, ...]] = ("staleness",)
+    label_format: ClassVar[str] = "{region} times staleness"
+    required: ClassVar[tuple[str, ...]] = ("staleness",)
     sees_probability: ClassVar[bool] = False
     region: Region
 
@@ -135,7 +135,7 @@ class Stale(Region):
         d = (staleness + inner.log_low.new_zeros(())).clamp(min=1).to(inner.log_low)
         return Bounds(inner.log_low * d, inner.log_high * d)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the rule as it is."""
         return {"staleness 1": self.region}
 
@@ -148,7 +148,7 @@ class PrefixBudget(Region):
     move costs at least, see `divergence_at`: |pi - pi_old| for TV. S_{t-1} is the sum of w D over all tokens before it,
     inside or not, W_{t-1} that of w, and w_t falls in a straight line from 1 to `least_weight` at the end of the
     response. So the token has the band of radius min(...) / w_t, and r = 1 alone once the prefix has overspent. The
-    rule does not ask for signs: a move back costs what a move away does. Needs context.logps; a token's bounds depend
+    rule does not ask for signs: a move back costs what a move away does. Needs extra["logps"]; a token's bounds depend
     on the tokens before it, on no later one, and on no other response.
 
     The paper's radii are for TV: delta 0.15, budget 0.015. Raises ValueError unless delta is positive and finite,
@@ -156,10 +156,10 @@ class PrefixBudget(Region):
     """
 
     kind: ClassVar[str] = "prefix_budget"
-    words: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
-    needs: ClassVar[tuple[str, ...]] = ("logps",)
+    label_format: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
+    required: ClassVar[tuple[str, ...]] = ("logps",)
     is_of_single_tokens: ClassVar[bool] = True
-    limits: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
+    valid_range: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
     divergence: str | Divergence = "tv"
     delta: float = 0.15
     budget: float = 0.015
@@ -182,9 +182,11 @@ class PrefixBudget(Region):
         balance = pad(torch.where(mask, gain, 0.0), (1, 0))[..., :-1].cumsum(-1)
         left = delta + balance.clamp(max=0)
         band = band_bounds(working_copy(old_logps), self.divergence, (left / weight).clamp(min=1e-300))
-        return like(old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high)))
+        return make_bounds(
+            old_logps, *(torch.where(left <= 0, x.clamp(0, 0), x) for x in (band.log_low, band.log_high))
+        )
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the bands at both ends of a response."""
         first, last = (Band(self.divergence, self.delta / weight) for weight in (1, self.least_weight))
         return {"first token": first, "last token, nothing overspent": last}

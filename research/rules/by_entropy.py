@@ -18,16 +18,16 @@ from bandpo.trust_regions.combinators import Choice
 class ByEntropy(Choice):
     """One rule for tokens whose entropy is at most the quantile of those of its response, another for those above it.
 
-    ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs context.entropies; the
+    ASPO (arXiv 2510.06062) clips at 0.2 up to the quantile of 0.8 and at 0.4 above it. Needs extra["entropies"]; the
     quantile is interpolated between two tokens. Raises ValueError unless quantile is in (0, 1).
     """
 
     kind: ClassVar[str] = "by_entropy"
-    words: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
-    needs: ClassVar[tuple[str, ...]] = ("entropies",)
+    label_format: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
+    required: ClassVar[tuple[str, ...]] = ("entropies",)
     is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
     quantile: float
     below: Region
     above: Region
@@ -39,6 +39,6 @@ class ByEntropy(Choice):
         x = x if mask is None else torch.where(mask, x, torch.nan)
         return entropies - torch.nanquantile(x, self.quantile, dim=-1, keepdim=True)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """List the two rules."""
         return {f"entropy up to quantile {self.quantile}": self.below, "entropy above it": self.above}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bandpo.band import Divergence
-from bandpo.numerics import excess, expm1, is_number
+from bandpo.numerics import expm1, expm1_minus_x, is_number
 
 
 def cressie_read(order: float) -> Divergence:
@@ -42,8 +42,8 @@ def cressie_read(order: float) -> Divergence:
 def _power(order: float, x: Tensor) -> Tensor:
     """Return f for l >= -1/2: (k(u) + u (u^l - 1 - l log u) / l) / (1 + l) with k of reverse KL."""
     x = x.clamp(min=-700)
-    bend = torch.exp(x) * excess(order * x) / order if order else 0.0
-    return (torch.exp(x) * excess(-x) + bend) / (1 + order)
+    bend = torch.exp(x) * expm1_minus_x(order * x) / order if order else 0.0
+    return (torch.exp(x) * expm1_minus_x(-x) + bend) / (1 + order)
 
 
 def _dual_power(order: float, x: Tensor) -> Tensor:
@@ -52,6 +52,6 @@ def _dual_power(order: float, x: Tensor) -> Tensor:
     That is (k(u) - (u^(1+l) - 1 - (1+l) log u) / (1+l)) / -l with k of KL.
     """
     if order == -1:
-        return excess(x)
+        return expm1_minus_x(x)
     far = (expm1((1 + order) * x) / (1 + order) - expm1(x)) / order
-    return torch.where(x < -1, far, (excess(x) - excess((1 + order) * x) / (1 + order)) / -order)
+    return torch.where(x < -1, far, (expm1_minus_x(x) - expm1_minus_x((1 + order) * x) / (1 + order)) / -order)

@@ -22,13 +22,13 @@ class Exact(Region):
 
     A band stops a token once its own move must cost more than delta; this rule stops it, in the direction in which it
     went, once the policy there has moved by more than delta, whichever token moved it. The bounds are the simplex, 0 to
-    1 / p, or r = 1. With `apply="mask"` it is DPPO's mask (arXiv 2602.04879) by the divergence that it is given:
+    1 / p, or r = 1. With `surrogate="mask"` it is DPPO's mask (arXiv 2602.04879) by the divergence that it is given:
     `full_divergence`, or for the sampler's k likeliest tokens `top_k_divergence`, by total variation in the paper's
     runs. Of each token, so that it goes with `ratio="token"`. Raises ValueError unless delta is positive and finite.
     """
 
     kind: ClassVar[str] = "exact"
-    needs: ClassVar[tuple[str, ...]] = ("divergences",)
+    required: ClassVar[tuple[str, ...]] = ("divergences",)
     is_of_single_tokens: ClassVar[bool] = True
     delta: float
 
@@ -48,7 +48,7 @@ class Exact(Region):
         """The radius."""
         return f"Exact divergence {self.delta}"
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         """All, and nothing."""
         inside, outside = Clip(1.0, math.inf), Clip(0.0, 0.0)
         return {f"a divergence of at most {self.delta:g}": inside, f"a divergence above {self.delta:g}": outside}

@@ -67,7 +67,7 @@ def test_a_control_changes_the_learner_or_the_rule():
     assert "entropy_bonus" not in made
     changed_objective = objective(made["objective"])
     assert changed_objective.trust_region == bandpo.BySign(bandpo.Clip(1, 4), bandpo.Clip(1, math.inf))
-    assert changed_objective.apply == "weight"  # the rest of the objective stays
+    assert changed_objective.surrogate == "weight"  # the rest of the objective stays
 
 
 def test_what_a_control_can_change_is_what_a_learner_has():

@@ -140,7 +140,7 @@ class Spied(BandPOTrainer):
 RULES = {
     "clip": Clip(0.01, 0.02),
     "band": Band("kl", 1e-5),
-    "an objective": Objective(Clip(0.01, 0.02), apply="weight"),
+    "an objective": Objective(Clip(0.01, 0.02), surrogate="weight"),
 }
 
 

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "contests"
 METHODS = {each.name: each for each in [*methods(), *methods(Path(__file__).parents[1] / "methods.yaml")]}
 # As they were known when the contest was run.
 PUBLISHED = {
-    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), apply=bandpo.losses.Preserve(1.0, 1.0)),
+    "gppo": bandpo.Objective(bandpo.Clip(0.2, 0.2), surrogate=bandpo.losses.Preserve(1.0, 1.0)),
     "trgppo": bandpo.Objective(TRGPPO(0.03, 0.2)),
     "atr-grpo": bandpo.Objective(KL3(0.02)),
 }

@@ -118,14 +118,14 @@ def test_runs_in_torch_have_processes_of_their_own(worlds, tmp_path):
     """Here a fake stands for the worlds: what a process trained has the numbers of a real run."""
     node = node_of(worlds=[{"base": "rare and noisy", "rounds": 4}], learning_rates=[0.02], widen=False)
     clip, band = node["families"]
-    soft = {"type": "objective", "trust_region": clip["objective"], "apply": "quadratic"}
+    soft = {"type": "objective", "trust_region": clip["objective"], "surrogate": "quadratic"}
     node["families"] = [{**clip, "objective": soft, "grid": {"up": [0.2]}}, {**band, "grid": {"delta": [0.01]}}]
     node["stages"] |= {"choose": {"first": 100, "count": 2}, "judge": {"first": 1000, "count": 3}}
     contest = make_contest(node)
     hold(contest, tmp_path)
     trained = {type(learner.objective.trust_region) for _, learner, _ in worlds.runs}
     assert trained == {bandpo.Band}
-    soft_rows = [row for row in rows_in(tmp_path) if "apply" in row["learner"]["objective"]]
+    soft_rows = [row for row in rows_in(tmp_path) if "surrogate" in row["learner"]["objective"]]
     assert len(soft_rows) == 3
     for row in soft_rows:
         seeds = list(range(row["seeds"][0], sum(row["seeds"])))

@@ -15,6 +15,7 @@ import torch
 import bandpo
 from bandpo import Band, ByProbability, BySign, Clip, Objective
 from bandpo.losses.nodes import methods
+from research.rules.adaptive import Adaptive, Tilt
 from research.rules.batch import GroupClip, Stale
 from research.worlds import Learner, Scene, make_world, reference, scene, train, why_not_numba
 from research.worlds.learner import ANCHORS
@@ -23,6 +24,7 @@ from research.worlds.scenes import SAMPLERS
 from research.worlds.world import exact, log_softmax, sample, sampler_table
 
 WIDE = Clip(0.2, 1.0)
+BY_ENTROPY = Adaptive(Band("kl", 0.05), Tilt("entropy", 0.5))
 HEAD_BAND = BySign(ByProbability(0.2, WIDE, Band("kl", 0.0005)), Clip(0.02, 1))
 SHORT = scene({"base": "rare and noisy", "rounds": 4, "p_work": 0.1})
 
@@ -224,8 +226,8 @@ def test_a_step_goes_along_the_gradient_of_the_exact_reward():
     [
         Clip(0.0, 0.0), WIDE, Band("kl", 0.01), HEAD_BAND, bandpo.trust_regions.RIPO(0.01), "dual-clip", "ce-gppo",
         "dgpo", "cispo",
-        "up", "band-entropy", Objective(Clip(0.01, 0.01), apply=("mask_two_sided", "mask")),
-        Objective(Band("tv", 0.02), apply="mask", max_log_ratio=0.05), Stale(Clip(0.02, 0.02)),
+        "up", BY_ENTROPY, Objective(Clip(0.01, 0.01), surrogate=("mask_two_sided", "mask")),
+        Objective(Band("tv", 0.02), surrogate="mask", max_log_ratio=0.05), Stale(Clip(0.02, 0.02)),
     ],
 )  # fmt: skip
 def test_the_compiled_engine_is_the_reference(rule):
@@ -294,14 +296,14 @@ def test_a_run_is_the_same_alone_and_among_others(node):
         Clip(0.1, 0.3),
         bandpo.trust_regions.RIPO(0.01),
         Band("kl", 0.01),
-        "band-entropy",
+        BY_ENTROPY,
         GroupClip(0.1, 0.3, 3),
     )
     learners = [Learner(rule, rate) for rule in rules for rate in (0.03, 0.05)]
     learners += [
         Learner(WIDE, 0.05, anchor="tis"),
         Learner(WIDE, 0.05, by_chance=True),
-        Learner(Objective(bandpo.trust_regions.RIPO(0.01), apply="weight"), 0.05),
+        Learner(Objective(bandpo.trust_regions.RIPO(0.01), surrogate="weight"), 0.05),
     ]
     whole = train(chosen, learners, seeds, curves=True)
     for (i, learner), (j, seed) in itertools.product(enumerate(learners), enumerate(seeds)):
@@ -360,7 +362,7 @@ def a_round(positive_weight=1.0, positive_from=0.0):
     mask = torch.ones_like(old, dtype=torch.bool)
     rewards = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
     context = start_of_round(chosen, learner, old, -old, mask, rewards, round=3)
-    return {**vars(context), **context.more}
+    return {**vars(context), **context.extra}
 
 
 def test_positive_advantages_of_likely_tokens_are_weighted():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandpo.losses.surrogates import MAX_LOG_RATIO, Application, Decay, Preserve, by_sign
+from bandpo.losses.surrogates import MAX_LOG_RATIO, Decay, Preserve, SurrogateWeight, as_pair
 from bandpo.trust_regions.base import Context
 
 from .learner import Learner
@@ -37,9 +37,9 @@ def examine(learner: Learner) -> tuple[str | None, bool]:
     objective = learner.objective
     if objective.ratio != "token":
         return f"the ratio {objective.ratio!r} is one of several tokens, which move together", False
-    for apply in by_sign(objective.apply, objective.dual_clip):
-        if not (apply in _APPLIES or isinstance(apply, Preserve | Decay)):
-            return f"the application {apply!r} is not compiled", False
+    for surrogate in as_pair(objective.surrogate, objective.dual_clip):
+        if not (surrogate in _APPLIES or isinstance(surrogate, Preserve | Decay)):
+            return f"the surrogate {surrogate!r} is not compiled", False
     if objective.beta > 0 and objective.kl_penalty != "k3":
         return f"the KL penalty {objective.kl_penalty!r} is not compiled", False
     return _look_at_made_up_rounds(learner)
@@ -169,18 +169,18 @@ def _loss(learner: Learner) -> Any:
     from . import arithmetic
 
     objective = learner.objective
-    up, down = by_sign(objective.apply, objective.dual_clip)
+    up, down = as_pair(objective.surrogate, objective.dual_clip)
     codes = dict(
         zip(_APPLIES, (arithmetic.CLIP, arithmetic.CLIP, arithmetic.TWO_SIDED, arithmetic.WEIGHT), strict=True)
     )
 
-    def code(apply: Any) -> int:
-        if isinstance(apply, Application):
-            return arithmetic.PRESERVE if isinstance(apply, Preserve) else arithmetic.DECAY
-        return codes[apply]
+    def code(surrogate: Any) -> int:
+        if isinstance(surrogate, SurrogateWeight):
+            return arithmetic.PRESERVE if isinstance(surrogate, Preserve) else arithmetic.DECAY
+        return codes[surrogate]
 
-    def number(apply: Any, name: str) -> float:
-        return getattr(apply, name, 0.0)
+    def number(surrogate: Any, name: str) -> float:
+        return getattr(surrogate, name, 0.0)
 
     return arithmetic.Loss(
         code(up), code(down), number(down, "low"), number(up, "high"), number(down, "low"), number(up, "high"),

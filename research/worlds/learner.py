@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from bandpo.losses.nodes import method_or_objective
 from bandpo.losses.objective import Method, Objective
-from bandpo.losses.surrogates import by_sign
-from bandpo.trust_regions.base import Region, check_number, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.losses.surrogates import as_pair
+from bandpo.trust_regions.base import Region, check_number
 from bandpo.trust_regions.rules import Clip
 
 # The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
@@ -118,13 +117,9 @@ def _objective(node: Any) -> Objective:
 
 
 def _check_cuts(objective: Objective) -> None:
-    applies = by_sign(objective.apply, objective.dual_clip)
+    applies = as_pair(objective.surrogate, objective.dual_clip)
     if objective.ratio != "token" or not set(applies) <= {"clip", "mask"} or objective.dual_clip is not None:
         raise ValueError(
-            "by_chance of Learner goes with an objective that cuts tokens one by one, of apply 'clip' or 'mask', ratio "
-            f"'token' and no dual clip, got {objective!r}"
-        )
-    if find_one(objective.trust_region, Controlled) is not None:
-        raise ValueError(
-            f"by_chance of Learner goes with no Controlled rule, which would measure the random cuts, got {objective!r}"
+            "by_chance of Learner goes with an objective that cuts tokens one by one, of surrogate 'clip' or 'mask', "
+            f"ratio 'token' and no dual clip, got {objective!r}"
         )

@@ -27,7 +27,7 @@ def rollout_weights(
     dtype = torch.promote_types(output_dtype(old_logps), rollout_logps.dtype)
     old, rollout = (torch.where(mask, x.detach().to(dtype), -1.0) for x in (old_logps, rollout_logps))
     log_ratio = (old.clamp(min=LOWEST) - rollout.clamp(min=LOWEST)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    bounds = trust_region.bounds(rollout, Context(response_mask=mask, positions=mask.cumsum(-1) - 1))
+    bounds = trust_region.bounds(rollout, Context(response_mask=mask))
     clipped = bounds.clamp(log_ratio)
     weights = clipped.exp()
     if apply == "mask":

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from bandpo.losses.objective import Objective
 from bandpo.losses.policy import policy_loss
-from bandpo.trust_regions.base import Context, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.base import Context
 from bandpo.trust_regions.rules import Clip
 
 from . import draws
@@ -24,8 +23,6 @@ from .learner import Learner
 from .rounds import HIGHEST, RARE, Trace, of_some, start_of_round
 from .world import World, divergence, entropies, exact, sample, sampler_table
 
-# What a loss takes of the context that is known at the start of a round.
-_AT_START = ("old_entropies", "mean_weight")
 _OCTAVES = 16
 
 
@@ -49,8 +46,6 @@ class _Run:
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=learner.learning_rate)
         else:
             self.optimizer = torch.optim.Adam(self.parameters, lr=learner.learning_rate, betas=scene.betas)
-        self.rule = find_one(learner.objective.trust_region, Controlled)
-        self.state = None if self.rule is None else self.rule.start()
         self.steps = 0
 
     def table(self) -> Tensor:
@@ -114,16 +109,14 @@ class _Run:
         table = self.table()
         logps, now = table[states, tokens], table.detach()
         entropy = -(table.exp() * table).sum(-1)[states]
-        known: dict[str, Any] = {name: getattr(context, name) for name in _AT_START}
-        known |= {"step": self.steps, "entropies": entropy.detach()}
-        known["more"] = {**context.more, "divergences": (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]}
-        if self.rule is not None and self.state is not None:
-            known["controlled"] = self.rule.value(self.state)
-        kept = None
+        extra: dict[str, Any] = {**context.extra, "step": self.steps, "entropies": entropy.detach()}
+        extra["logps"] = logps.detach()
+        extra["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
+        gates = None
         if gate is not None:
-            all_known = dataclasses.replace(context, logps=logps.detach(), **known)
-            kept = _by_chance(objective, logps.detach(), old_logps, mask, all_known, gate)
-            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), apply="clip")
+            with_all = dataclasses.replace(context, extra=extra)
+            gates = _by_chance(objective, logps.detach(), old_logps, mask, with_all, gate)
+            objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), surrogate="clip")
 
         def loss_of(objective: Objective, advantages: Tensor) -> Any:
             reference = None
@@ -131,7 +124,7 @@ class _Run:
                 reference = torch.from_numpy(self.first)[states, tokens]
             return policy_loss(
                 logps, old_logps, advantages, mask, objective,
-                ref_logps=reference, rollout_is_weights=kept, metrics="all", **known,
+                ref_logps=reference, rollout_is_weights=gates, metrics="all", extra=extra,
             )  # fmt: skip
 
         def slope_of(advantages: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bandpo.losses.advantages import group_advantages
-from bandpo.trust_regions.adaptive import Adaptive
-from bandpo.trust_regions.base import Context, find_one
+from bandpo.trust_regions.base import Context, walk
+from research.rules.adaptive import Adaptive
 
 from .learner import ANCHORS, Learner
 from .mismatch import rollout_weights
@@ -74,19 +74,20 @@ def start_of_round(
     context = Context(
         response_mask=mask,
         advantages=advantages,
-        positions=mask.cumsum(-1, dtype=torch.int32) - 1,
-        old_entropies=old_entropies,
-        more={
+        extra={
+            "old_entropies": old_entropies,
             "group_mean": groups.mean(1).repeat_interleave(size)[:, None],
             "group_std": groups.std(1, correction=0).repeat_interleave(size)[:, None],
             "staleness": min(scene.stale, round),
         },
     )
-    adaptive = find_one(learner.objective.trust_region, Adaptive)
+    region = learner.objective.trust_region
+    adaptive = next((each for each in walk(region) if isinstance(each, Adaptive)), None)
     if adaptive is not None:  # the mean over a round, as trainers have it, and not over a minibatch
         weights = torch.where(mask, adaptive.weights(old_logps, context), 0.0).view(-1, scene.responses, mask.shape[1])
         means = weights.sum((1, 2)) / mask.view(weights.shape).sum((1, 2))
-        context = dataclasses.replace(context, mean_weight=means.repeat_interleave(scene.responses)[:, None])
+        mean_weight = means.repeat_interleave(scene.responses)[:, None]
+        context = dataclasses.replace(context, extra={**context.extra, "mean_weight": mean_weight})
     return context
 
 
@@ -97,5 +98,5 @@ def of_some(context: Context, choose: Callable[[Tensor], Tensor]) -> Context:
         return {name: choose(x) if isinstance(x, Tensor) else x for name, x in fields.items()}
 
     fields = some(vars(context))
-    fields["more"] = some(context.more)
+    fields["extra"] = some(context.extra)
     return Context(**fields)

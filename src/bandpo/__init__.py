@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .band import band_bounds as band_bounds
     from .bounds import Bounds as Bounds
+    from .control import Controller as Controller
     from .losses import Objective as Objective
     from .losses import group_advantages as group_advantages
     from .losses import objective as objective
@@ -25,10 +26,11 @@ __version__ = "0.1.0"
 _PARTS = {
     "band": ("band_bounds",),
     "bounds": ("Bounds",),
+    "control": ("Controller",),
     "losses": ("Objective", "group_advantages", "objective", "policy_loss", "token_logps"),
     "trust_regions": (
-        "Adaptive", "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "Controlled", "DCPO", "Intersect",
-        "Quantile", "Region", "Relaxed", "Union",
+        "Band", "ByProbability", "BySign", "Capped", "Clip", "Context", "DCPO", "Intersect",
+        "Region", "Relaxed", "Union",
     ),
 }  # fmt: skip
 _NAMES = {name: part for part, names in _PARTS.items() for name in names}

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .band.divergences import divergence
 from .losses.nodes import objective
-from .losses.notation import allowed, in_words, label_of_objective, short_node
+from .losses.notation import describe, describe_interval, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import by_sign
+from .losses.surrogates import as_pair
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -33,7 +33,7 @@ _RATIO = {
     "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
     "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
 }
-# The gradient in log pi of a token by its `apply`, where A >= 0 and where A < 0.
+# The gradient in log pi of a token by its `surrogate`, where A >= 0 and where A < 0.
 _GRADIENT = {
     "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
     "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
@@ -80,7 +80,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 def _cases(region: Region, label: str) -> list[Case]:
     """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
     found: list[Case] = []
-    for when, part in region.cases().items():
+    for when, part in region.branches().items():
         found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
     if found:
         return found
@@ -98,8 +98,8 @@ def _name(value: Rule, found: Objective) -> str:
 
 def _head(value: Rule, found: Objective, cases: Sequence[Case]) -> list[str]:
     """Name the value, in words and as a node."""
-    doubt, node = found.trust_region.doubt(), node_text(short_node(found))
-    lines = ([in_words(found)] if allowed(found) else []) + ([f"  {doubt}"] if doubt else [])
+    doubt, node = found.trust_region.suspicion(), node_text(short_node(found))
+    lines = ([describe(found)] if describe_interval(found) else []) + ([f"  {doubt}"] if doubt else [])
     if isinstance(value, Method):
         paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
         unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
@@ -134,7 +134,7 @@ def _gradient(found: Objective) -> Iterator[str]:
     mean = "G A / T in the place of r A, G the geometric mean of a response's T clipped ratios"
     whole = {"token": "", "sequence": "for each of the tokens", "sequence-mean": "for each of the tokens 1 / T of it"}
     yield f"  gradient of the surrogate in log pi: {whole.get(found.ratio, mean)}".rstrip(" ")
-    for side, apply in enumerate(by_sign(found.apply, found.dual_clip)):
+    for side, apply in enumerate(as_pair(found.surrogate, found.dual_clip)):
         kind = apply if isinstance(apply, str) else apply.kind
         own = f"of an application of your own, with the weight {getattr(apply, 'label', '')}"
         words = _GRADIENT.get(kind, (own, own))[side].format(**getattr(apply, "__dict__", {}))

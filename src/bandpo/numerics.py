@@ -50,7 +50,7 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 
 @contextmanager
-def made_to_last() -> Generator[None]:
+def outside_torch_modes() -> Generator[None]:
     """Make plain numbers on the CPU that may be kept. The torch mode of their first user does not matter.
 
     A fake tensor that was kept would break every later call, and one of inference mode the gradients of some.
@@ -119,7 +119,7 @@ def expm1(x: Tensor) -> Tensor:
     return torch.where(x.abs() < 0.5, x * _series(x, 1), torch.exp(x) - 1)
 
 
-def excess(x: Tensor) -> Tensor:
+def expm1_minus_x(x: Tensor) -> Tensor:
     """Return e^x - 1 - x >= 0 without cancellation, for x in [-inf, 700]. It is KL's generator of log u."""
     return torch.where(x.abs() < 0.5, 0.5 * x * x * _series(x, 2), expm1(x) - x)
 
@@ -158,7 +158,7 @@ def working_copy(x: Tensor) -> Tensor:
     return (x.cpu() if x.device.type == "mps" else x).to(torch.float64)
 
 
-def solved_part(log_p: Tensor) -> tuple[Tensor, Tensor]:
+def clamp_log_p(log_p: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p in float64 within [LOG_P_MIN, LOG_P_MAX], and how far it is below. That is at most 0, and finite."""
     log_p = working_copy(log_p)
     return log_p.clamp(LOG_P_MIN, LOG_P_MAX), log_p.clamp(-1e300, LOG_P_MIN) - LOG_P_MIN

@@ -2,7 +2,7 @@
 
     bandpo.testing.check_divergence(Divergence("mine", f, log_bounds=...))
     bandpo.testing.check_trust_region(MyRegion(0.1))
-    bandpo.testing.check_objective(Objective(MyRegion(0.1), apply="mask"))
+    bandpo.testing.check_objective(Objective(MyRegion(0.1), surrogate="mask"))
 
 They raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,24 +94,24 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()
-        found = _both(region.bounds(log_p, context))
-        for name, bound in found.items():
+        both = _both(region.bounds(log_p, context))
+        for name, bound in both.items():
             assert bound.shape == log_p.shape, f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
             is_precise = torch.promote_types(bound.dtype, torch.float32) == bound.dtype
             assert is_precise, f"{name} must be at least float32 for log-probabilities in {dtype}, got {bound.dtype}"
             assert not bound.requires_grad, f"{name} must be detached"
-        inside = (found["log_low"] <= 1e-6) & (found["log_high"] >= -1e-6)
-        _all(inside, f"log_low <= 0 <= log_high in {dtype}", {"log p": log_p, **found})
+        inside = (both["log_low"] <= 1e-6) & (both["log_high"] >= -1e-6)
+        _all(inside, f"log_low <= 0 <= log_high in {dtype}", {"log p": log_p, **both})
     log_p = torch.linspace(-12, -1e-3, 64, dtype=torch.float64)[None]
     nan = torch.arange(64)[None] == 7
     broken = torch.where(nan, torch.nan, log_p)
     for name, bound in _both(region.bounds(broken, context)).items():
         _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": broken, name: bound})
-    found = _both(region.bounds(log_p, context))
+    both = _both(region.bounds(log_p, context))
     if context is None:
-        high, alone = found["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
+        high, alone = both["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
         same = (alone == high) | ((alone - high).abs() <= 1e-12 * alone.abs())
-        _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **found, "alone": alone})
+        _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **both, "alone": alone})
     if region.kind:
         _check_node(region, trust_region(region.to_config()))
 
@@ -125,7 +125,7 @@ def _check_node(thing: Region | Objective, again: Region | Objective) -> None:
     assert hash(again) == hash(thing), f"equal ones must have equal hashes: {thing}"
 
 
-def check_objective(objective: Objective, *, sees_batch: bool = False, **of_the_batch: Any) -> None:
+def check_objective(objective: Objective, *, sees_batch: bool = False, extra: Mapping[str, Any] | None = None) -> None:
     """Check an objective and its rule by the loss of a batch.
 
     - the objective survives the way to its config node and back, with an equal hash;
@@ -139,8 +139,8 @@ def check_objective(objective: Objective, *, sees_batch: bool = False, **of_the_
         objective: the one to check.
         sees_batch: whether its rule looks at the whole batch on purpose, such as at a quantile of it: then its
             responses are not asked to be independent, nor its micro-batches to add up.
-        of_the_batch: what the rule needs of `policy_loss` beside the four tensors, e.g. `step=0`; of a tensor 6 rows,
-            for a batch of shape (6, 8).
+        extra: what the rule needs beside the four tensors, such as `{"step": 0}`; of a tensor 6 rows, for a batch of
+            shape (6, 8).
 
     Raises:
         AssertionError: with the property and the first point that breaks it.
@@ -152,15 +152,15 @@ def check_objective(objective: Objective, *, sees_batch: bool = False, **of_the_
         old = old * 0.05
     new = (old + old.abs().clamp(max=1) * torch.randn(6, 8, generator=rng, dtype=torch.float64)).clamp(max=-1e-3)
     mask = torch.arange(8) < torch.tensor([[8], [8], [5], [5], [1], [8]])
-    batch = _Batch(objective, new, old, mask, of_the_batch)
+    batch = _Batch(objective, new, old, mask, extra or {})
     _same(batch.terms(), batch.terms(), "the {} must be the same in a second call")
     _check_padding(batch)
     if not sees_batch:
         _check_parts(batch)
     ends = torch.tensor([-torch.inf, -1e5, -300.0, -80.0, -1.0, -1e-6, -1e-12, 0.0], dtype=torch.float64)
     for at in ends:
-        found = replace(batch, new=ends.expand(6, 8).contiguous(), old=at.expand(6, 8).contiguous()).terms()
-        for what, x in found.items():
+        at_the_end = replace(batch, new=ends.expand(6, 8).contiguous(), old=at.expand(6, 8).contiguous())
+        for what, x in at_the_end.terms().items():
             _all(x.isfinite(), f"the {what} must be finite at an old log p of {at:g}", {what: x})
 
 
@@ -172,32 +172,32 @@ class _Batch:
     new: Tensor
     old: Tensor
     mask: Tensor
-    known: dict[str, Any]
+    extra: Mapping[str, Any]
 
-    def terms(self, rows: slice = slice(None), **more: Any) -> dict[str, Tensor]:
+    def terms(self, rows: slice = slice(None), normalizer: float | None = None) -> dict[str, Tensor]:
         """Compute the loss of some rows and its gradient."""
         leaf, old = self.new[rows].detach().requires_grad_(), self.old[rows]
         advantages = torch.tensor([1.0, -1.0, 0.5, -2.0, 3.0, -0.3], dtype=torch.float64)[rows]
-        more |= _each(lambda x: x[rows] if x.dim() else x, self.known)
-        more |= {"ref_logps": old} if self.objective.beta else {}
-        loss, _ = policy_loss(leaf, old, advantages, self.mask[rows], self.objective, metrics="all", **more)
+        loss, _ = policy_loss(
+            leaf,
+            old,
+            advantages,
+            self.mask[rows],
+            self.objective,
+            ref_logps=old if self.objective.beta else None,
+            normalizer=normalizer,
+            metrics="all",
+            extra={name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in self.extra.items()},
+        )
         return {"value": loss.detach(), "gradient": torch.autograd.grad(loss.sum(), leaf)[0]}
-
-
-def _each(change: Callable[[Tensor], Tensor], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Change each tensor, those of `more` included."""
-    return {
-        name: change(x) if isinstance(x, Tensor) else _each(change, x) if name == "more" else x
-        for name, x in known.items()
-    }
 
 
 def _check_padding(batch: _Batch) -> None:
     def spoiled(x: Tensor) -> Tensor:
         return torch.where(batch.mask, x, math.nan) if x.shape == batch.mask.shape else x
 
-    known = _each(spoiled, batch.known)
-    padded = replace(batch, new=spoiled(batch.new), old=spoiled(batch.old), known=known).terms()
+    extra = {name: spoiled(x) if isinstance(x, Tensor) else x for name, x in batch.extra.items()}
+    padded = replace(batch, new=spoiled(batch.new), old=spoiled(batch.old), extra=extra).terms()
     plain = {what: torch.where(batch.mask, x, 0.0) if x.dim() else x for what, x in batch.terms().items()}
     _same(plain, padded, "what stands in padding must not reach the {}")
 
@@ -210,8 +210,8 @@ def _check_parts(batch: _Batch) -> None:
         scaled = {"gradient": together * alone.abs().sum()}, {"gradient": alone * together.abs().sum()}
         what = f"a response's {{}} must not depend on the other responses, up to one factor{on_purpose}"
         _same(*scaled, what, 1e-9 * (alone.abs().sum() * together.abs().sum()))
-    common: dict[str, Any] = {} if batch.objective.aggregation == "none" else {"normalizer": 7.0}
-    whole, one, two = (batch.terms(rows, **common) for rows in (slice(6), slice(2), slice(2, 6)))
+    normalizer = None if batch.objective.aggregation == "none" else 7.0
+    whole, one, two = (batch.terms(rows, normalizer) for rows in (slice(6), slice(2), slice(2, 6)))
     whole["value"], summed = whole["value"].sum(), one["value"].sum() + two["value"].sum()
     parts = {"value": summed, "gradient": torch.cat([one["gradient"], two["gradient"]])}
     what = f"the {{}} of two micro-batches with one normalizer must be that of the whole{on_purpose}"

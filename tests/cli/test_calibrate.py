@@ -154,7 +154,8 @@ def test_rules_without_a_number(here, capsys):
     assert "Clip 0.0001/0.2, eps_high: not found: " in out
     assert main(["calibrate", "tokens.jsonl", "--rate", "0.01", "--rule", "clip:0.0001:0.2"]) == 0
     assert "You asked for 1 % of the tokens. No number of any of the rules does the same." in capsys.readouterr().out
-    assert main(["calibrate", "tokens.jsonl", "--cut", "--rule", "capped:band", "--parameter", "max_ratio"]) == 0
+    capped = "{type: capped, region: {type: band}}"
+    assert main(["calibrate", "tokens.jsonl", "--cut", "--rule", capped, "--parameter", "max_ratio"]) == 0
     assert "GRPO 0.2/0.2 cuts " in capsys.readouterr().out
 
 

@@ -29,7 +29,13 @@ def test_a_line_has_what_the_row_has():
 
 
 def test_a_row_of_the_lab_fits_80_columns(tmp_path):
-    (job,) = plan("tail", ["relaxed:band:kl:0.05:clip:0.25:0.29"], [12345], tmp_path, {"rounds": 1000})
+    (job,) = plan(
+        "tail",
+        ["{type: relaxed, inner: {type: band}, outer: {type: clip, eps_low: 0.25, eps_high: 0.29}}"],
+        [12345],
+        tmp_path,
+        {"rounds": 1000},
+    )
     row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0}
     head = show_training._LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
     for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):

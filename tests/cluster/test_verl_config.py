@@ -68,10 +68,10 @@ def test_every_node_is_the_same_as_elsewhere(rule):
 
 
 def test_pairs_arrive_as_lists():
-    options = actor(*OURS, region(type="objective", apply="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
-    assert options.objective.apply == ("clip", bandpo.losses.Preserve(0.5, 1.0))
-    with pytest.raises(Exception, match="apply must be one of"):
-        actor(*OURS, region(type="objective", apply="[clip,cut]"))
+    options = actor(*OURS, region(type="objective", surrogate="[clip,{type:preserve,low:0.5,high:1}]")).policy_loss
+    assert options.objective.surrogate == ("clip", bandpo.losses.Preserve(0.5, 1.0))
+    with pytest.raises(Exception, match="surrogate must be one of"):
+        actor(*OURS, region(type="objective", surrogate="[clip,cut]"))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_pairs_arrive_as_lists():
         ([f"+{LOSS}.anchor=rollout"], r"policy_loss\.anchor must be 'old' or 'sampler', got 'rollout'"),
         ([f"+{LOSS}.trust_region=dis"], r"method 'dis': its ratio .*; set actor\.policy_loss\.anchor=sampler"),
         ([f"+{LOSS}.trust_region=bandkl"], r"policy_loss\.trust_region: no method or rule is called .* 'band-kl'"),
-        ([region(type="objective", apply="cut")], r"policy_loss\.trust_region: apply must be one of"),
-        ([region(type="objective", apply=3)], r"policy_loss\.trust_region: apply must be one of"),
+        ([region(type="objective", surrogate="cut")], r"policy_loss\.trust_region: surrogate must be one of"),
+        ([region(type="objective", surrogate=3)], r"policy_loss\.trust_region: surrogate must be one of"),
         ([region(type="objective", preserve="[0.5,1]")], r"policy_loss\.trust_region: unknown key 'preserve'"),
         ([region(type="objective", ratio="sequence-mean")], r"policy_loss\.trust_region: trust_region must be made of"),
         ([region(type="objective", dual_clip=1)], r"policy_loss\.trust_region: dual_clip of Objective must be"),
@@ -102,26 +102,24 @@ def test_a_wrong_setting_is_named_by_the_drivers_own_check(settings, message):
         validate_config(config, use_reference_policy=False, use_critic=False)
 
 
-@pytest.mark.parametrize(
-    ("setting", "needed"),
-    [
-        (region(type="'verl_rule:Stepped'"), r"\['step'\]"),
-        (f"+{LOSS}.tokens_path=tokens", r"\['step'\]"),
-        (f"+{LOSS}.trust_region=band-entropy", r"\['old_entropies'\]"),
-    ],
-)
 @pytest.mark.parametrize("release", ["0.7.1", "0.8.0"])
-def test_what_verls_batches_lacked_before_0_9_is_refused_at_the_start(monkeypatch, release, setting, needed):
+def test_what_verls_batches_lacked_before_0_9_is_refused_at_the_start(monkeypatch, release):
     monkeypatch.setattr(plugin, "VERL", release)
-    with pytest.raises(Exception, match=f"(?s){needed} is asked for, which .* from 0.9 on, got verl {release}"):
-        actor(*OURS, setting)
+    with pytest.raises(Exception, match=f"(?s)tokens_path needs the step, .* from 0.9 on, got verl {release}"):
+        actor(*OURS, f"+{LOSS}.tokens_path=tokens")
+
+
+@pytest.mark.parametrize(("node", "named"), [("{type:controlled}", "'controlled'"), ("{type:adaptive}", "'adaptive'")])
+def test_a_number_that_moves_in_training_is_no_rule_here(node, named):
+    with pytest.raises(Exception, match=f"(?s)no trust region type is called {named}"):
+        actor(*OURS, f"+{LOSS}.trust_region={node}")
 
 
 def test_a_method_of_the_sampler_arrives_where_the_anchor_is_the_sampler():
     options = actor(*OURS, f"+{LOSS}.trust_region=dis", f"+{LOSS}.anchor=sampler").policy_loss
-    assert options.objective.apply == "mask_two_sided"
-    assert options.asked == {"anchor"}
-    assert actor(*OURS, BAND).policy_loss.asked == frozenset()
+    assert options.objective.surrogate == "mask_two_sided"
+    assert options.of_batch == {"anchor"}
+    assert actor(*OURS, BAND).policy_loss.of_batch == frozenset()
 
 
 def python(code, **environment):

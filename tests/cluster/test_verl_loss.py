@@ -20,7 +20,6 @@ from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
-from verl_rule import Stepped
 from verl_toy import IS_OLD, MODES
 
 import bandpo
@@ -40,8 +39,8 @@ def actor(policy_loss, global_batch_info=None, **settings):
     return config
 
 
-def bandpo_actor(region, global_batch_info=None, *, dual_clip=None, apply="clip", **options):
-    node = bandpo.Objective(region, dual_clip=dual_clip, apply=apply).to_config()
+def bandpo_actor(region, global_batch_info=None, *, dual_clip=None, surrogate="clip", **options):
+    node = bandpo.Objective(region, dual_clip=dual_clip, surrogate=surrogate).to_config()
     return actor(BandPOLossConfig(loss_mode="bandpo", trust_region=node, **options), global_batch_info)
 
 
@@ -111,8 +110,8 @@ def test_band_has_the_gradient_of_dppo(name, delta, mode):
     # A cap above every ratio here: verl's losses truncate r on both sides of A, also where it is far inside.
     theirs = actor(PolicyLossConfig(), GLOBAL, clip_ratio_low=delta, clip_ratio_high=delta, clip_ratio_c=1e9)
     _, gradient, metrics = run(f"dppo_{name}", theirs, tensors, mode)
-    for apply in ("clip", "mask"):
-        ours = bandpo_actor(bandpo.Band(name, delta), GLOBAL, apply=apply)
+    for surrogate in ("clip", "mask"):
+        ours = bandpo_actor(bandpo.Band(name, delta), GLOBAL, surrogate=surrogate)
         _, our_gradient, our_metrics = run("bandpo", ours, tensors, mode)
         assert torch.equal(our_gradient != 0, gradient != 0)
         torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
@@ -142,7 +141,7 @@ def test_sapo_is_verls(taus, weighted):
     weights = weights if weighted else None
     theirs = actor(PolicyLossConfig(), GLOBAL, tau_pos=taus[0], tau_neg=taus[1])
     loss, gradient, _ = run("sapo", theirs, tensors, "seq-mean-token-mean", weights)
-    ours = bandpo_actor(bandpo.Clip(1.0, math.inf), GLOBAL, apply=bandpo.losses.Sapo(*taus))
+    ours = bandpo_actor(bandpo.Clip(1.0, math.inf), GLOBAL, surrogate=bandpo.losses.Sapo(*taus))
     our_loss, our_gradient, _ = run("bandpo", ours, tensors, "seq-mean-token-mean", weights)
     torch.testing.assert_close(our_gradient, gradient, rtol=1e-6, atol=1e-15)
     torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
@@ -215,12 +214,13 @@ def test_the_lines_for_trm_keep_the_responses_that_rollout_rs_keeps():
     assert 0.2 < kept.double().mean() < 0.8
 
 
-@pytest.mark.parametrize("kind", ["kl", "k1", "mse", "k2", "abs", "low_var_kl"])
-def test_kl_penalties_of_one_name_are_one_function(kind):
-    """Value and gradient, far out too, where verl cuts `low_var_kl`. What verl calls k3 is its low_var_kl."""
-    logps = torch.linspace(-60, -1e-3, 301, dtype=torch.float64, requires_grad=True)
-    ref_logps = torch.linspace(-1e-3, -60, 301, dtype=torch.float64)
-    ours, theirs = (f(logps, ref_logps, kind) for f in (bandpo.losses.kl_penalty, verl_kl_penalty))
+@pytest.mark.parametrize(("kind", "name"), [("k1", "kl"), ("k2", "mse"), ("abs", "abs"), ("k3", "low_var_kl")])
+def test_kl_penalties_are_verls(kind, name):
+    """Value and gradient; of k3 where its value is below 10, at which verl cuts it."""
+    span = 1.2 if kind == "k3" else 60
+    logps = torch.linspace(-span, -1e-3, 301, dtype=torch.float64, requires_grad=True)
+    ref_logps = torch.linspace(-1e-3, -span, 301, dtype=torch.float64)
+    ours, theirs = bandpo.losses.kl_penalty(logps, ref_logps, kind), verl_kl_penalty(logps, ref_logps, name)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)
     slopes = [torch.autograd.grad(x.sum(), logps)[0] for x in (ours, theirs)]
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-15)
@@ -337,9 +337,7 @@ def test_without_options_the_rule_is_the_papers():
     assert torch.equal(gradient, expected_gradient)
 
 
-# ---- what a rule asks for, by the wrapped update; what comes of it is in test_verl_worker.py
-
-STEPPED = Stepped()
+# ---- what is of the batch, by the wrapped update; what comes of it is in test_verl_worker.py
 
 
 def module_of(monkeypatch, worker):
@@ -348,7 +346,7 @@ def module_of(monkeypatch, worker):
 
 def worker_class(seen):
     class Worker:
-        engine = SimpleNamespace(get_data_parallel_group=lambda: None)
+        engine = SimpleNamespace(get_data_parallel_group=lambda: None, is_mp_src_rank_with_outputs=lambda: True)
 
         def __init__(self, loss_fn):
             self.loss_fn = loss_fn
@@ -376,47 +374,47 @@ def alone(monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_gather_object", lambda out, mine, group: out.__setitem__(0, mine))
 
 
-def test_workers_that_cannot_be_watched_are_refused(monkeypatch):
+def test_workers_that_cannot_be_patched_are_refused(monkeypatch):
     """As verl 0.7 loads them before it checks the configuration."""
     monkeypatch.delitem(sys.modules, "verl.workers.engine_workers", raising=False)
     asking = {"loss_mode": "bandpo", "anchor": "sampler"}
-    assert BandPOLossConfig(**asking).asked  # in a driver that has loaded no workers
+    assert BandPOLossConfig(**asking).of_batch  # in a driver that has loaded no workers
     monkeypatch.setitem(sys.modules, "verl.workers.fsdp_workers", SimpleNamespace())
-    with pytest.raises(ValueError, match=r"\['anchor'\] is asked for.*set trainer\.use_legacy_worker_impl=disable"):
+    with pytest.raises(ValueError, match=r"'anchor'\] of the batch is needed.*set trainer\.use_legacy_worker_impl"):
         BandPOLossConfig(**asking)
-    assert not BandPOLossConfig(loss_mode="bandpo").asked
+    assert not BandPOLossConfig(loss_mode="bandpo").of_batch
 
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
-def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwards(monkeypatch):
+def test_an_update_is_patched_where_the_batch_is_needed_and_is_as_before_afterwards(monkeypatch, tmp_path):
     alone(monkeypatch)
     seen, known = [], []
     worker = worker_class(seen)
     inner = worker.train_mini_batch
     module_of(monkeypatch, worker)
     plain = bandpo_actor(bandpo.Band())
-    assert worker.train_mini_batch is inner  # nothing is asked for
-    asking = bandpo_actor(STEPPED)
+    assert worker.train_mini_batch is inner  # nothing is needed
+    asking = bandpo_actor(bandpo.Band(), tokens_path=str(tmp_path))
     wrapped = worker.train_mini_batch
-    bandpo_actor(STEPPED)
+    bandpo_actor(bandpo.Band(), tokens_path=str(tmp_path))
     assert worker.train_mini_batch is wrapped is not inner  # once
     data = TensorDict({}, batch_size=2)
     tu.assign_non_tensor(data, global_steps=5)
 
     def loss(config, model_output, data, dp_group=None):
-        known.append(dict(plugin._KNOWN))
+        known.append(dict(plugin._OF_BATCH))
         if len(known) == 3:
             raise RuntimeError("lost")
 
     def critic(config, model_output, data):
-        known.append(dict(plugin._KNOWN))
+        known.append(dict(plugin._OF_BATCH))
 
     for loss_fn, expected in (
-        (partial(loss, config=asking), {"step": 4}),
+        (partial(loss, config=asking), {"step": 4, "writes": True}),
         (partial(loss, config=plain), {}),
-        (partial(loss, config=asking), {"step": 4}),
+        (partial(loss, config=asking), {"step": 4, "writes": True}),
         (partial(critic, config=SimpleNamespace()), {}),
-        (Wrapped(loss, asking), {"step": 4}),
+        (Wrapped(loss, asking), {"step": 4, "writes": True}),
         (Wrapped(loss, plain), {}),
         (lambda model_output, data: known.append({}), {}),
     ):
@@ -429,7 +427,7 @@ def test_an_update_is_watched_where_a_rule_asks_for_it_and_is_as_before_afterwar
         assert known[-1] == expected
         assert one.loss_fn is loss_fn
         assert (seen[-1] is loss_fn) == (not expected)
-        assert plugin._KNOWN == {}
+        assert plugin._OF_BATCH == {}
 
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
@@ -467,19 +465,22 @@ def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(t
 
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
-def test_a_loss_outside_of_an_update_says_what_is_missing():
-    with pytest.raises(
-        RuntimeError, match=r"\['step'\] must be known, but verl called the loss outside of TrainingWorker"
-    ):
-        run("bandpo", bandpo_actor(STEPPED), batch([0.1], [1.0]))
+def test_a_loss_outside_of_an_update_says_what_is_missing(tmp_path):
+    with pytest.raises(RuntimeError, match=r"'step'\] of the batch is missing: verl called the loss outside of "):
+        run("bandpo", bandpo_actor(bandpo.Band(), tokens_path=str(tmp_path)), batch([0.1], [1.0]))
 
 
+@pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 @pytest.mark.parametrize("name", list(plugin.SOURCES))
-def test_what_a_batch_lacks_is_named_with_who_puts_it_there(name):
+def test_what_a_batch_lacks_is_named_with_who_puts_it_there(monkeypatch, tmp_path, name):
     source, by = plugin.SOURCES[name]
-    message = f"{name} is made of '{source}', which this batch lacks; it is put there by {by}"
+    worker = worker_class([])
+    module_of(monkeypatch, worker)
+    options = {"anchor": {"anchor": "sampler"}, "step": {"tokens_path": str(tmp_path)}}[name]
+    loss = partial(run, config=bandpo_actor(bandpo.Band(), **options))
+    message = f"{name} is made of '{source}', which this batch lacks: {by} puts it there"
     with pytest.raises(ValueError, match=re.escape(message)):
-        plugin.known_of_update(TensorDict({}, batch_size=2), frozenset({name}), bandpo.Band(), None)
+        worker(loss).train_mini_batch(TensorDict({}, batch_size=2))
 
 
 @pytest.mark.parametrize("steps", [[5, 7], 7])
@@ -490,18 +491,18 @@ def test_the_step_is_that_of_the_newest_prompt(monkeypatch, steps):
         tu.assign_non_tensor_stack(data, "global_steps", steps)
     else:
         tu.assign_non_tensor(data, global_steps=steps)
-    assert plugin.known_of_update(data, frozenset({"step"}), STEPPED, None) == {"step": 6}
+    assert plugin._step(data, None) == 6
 
 
 def test_the_samplers_ratio_is_not_corrected_twice(monkeypatch):
     tensors = batch(RATIOS, EXACT)
     config = bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL, anchor="sampler")
     weights = torch.ones_like(tensors["advantages"])
-    monkeypatch.setitem(plugin._KNOWN, "anchor", tensors["old_log_prob"] - 0.1)
+    monkeypatch.setitem(plugin._OF_BATCH, "anchor", tensors["old_log_prob"] - 0.1)
     with pytest.raises(ValueError, match=r"anchor = 'sampler' and .*rollout_correction count the same ratio twice"):
         run("bandpo", config, tensors, weights=weights)
     loss, gradient, _ = run("bandpo", config, tensors)
-    plugin._KNOWN.clear()
+    plugin._OF_BATCH.clear()
     moved = tensors | {"old_log_prob": tensors["old_log_prob"] - 0.1}
     expected, expected_gradient, _ = run("bandpo", bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL), moved)
     assert loss == expected

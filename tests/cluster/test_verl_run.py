@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -15,19 +14,11 @@ import pytest
 import torch
 import verl_toy
 from safetensors.torch import load_file
-from verl_rule import Stepped
-from verl_toy import OURS, region
-
-from bandpo import Controlled, Quantile
-from bandpo.integrations import HOSTS
+from verl_toy import LOSS, OURS, region
 
 pytestmark = pytest.mark.slow
 
-# It asks for the step, and for the number that its controller has; both are shown to it in Ray's workers by the
-# wrapped update.
-CONTROLLED = Controlled(Stepped(), "delta", "clip/fraction", 0.5, Quantile(), low=0.0001, high=0.01, smoothing=0.5)
-NODE = {key: re.sub(r"'(\w+)': ", r"\1:", str(value)) for key, value in CONTROLLED.to_config().items()}
-RULE = [*OURS, region(**NODE)]
+RULE = [*OURS, region(type="band", divergence="kl", delta=0.0001)]
 STEPS = 3
 
 
@@ -118,21 +109,6 @@ def test_the_log_has_our_metrics_of_every_step(finished):
     assert finished[1]["actor/bandpo/clip/count"] > 0
 
 
-def controlled(steps):
-    """What the number of the rule is after these rows of the log, in whose updates all mini-batches are equal."""
-    state = CONTROLLED.start()
-    for data in steps:
-        assert data["actor/bandpo/controlled"] == pytest.approx(state["value"], rel=1e-9)
-        found = data["actor/bandpo/clip/count"] / data["actor/bandpo/tokens"]
-        _, state = CONTROLLED.radius(state, {"clip/fraction": found})
-    return state["value"]
-
-
-def test_each_step_moves_the_number_of_the_rule(finished):
-    assert controlled(finished.values()) != CONTROLLED.start()["value"]
-    assert len({data["actor/bandpo/controlled"] for data in finished.values()}) == STEPS
-
-
 def test_the_first_step_repeats_outside_of_ray(finished, folder):
     """Its dumped batch through TrainingWorker: the same metrics, and the weights of the checkpoint."""
     settings = [*verl_toy.run_settings(folder, folder, STEPS), *RULE]
@@ -154,16 +130,21 @@ def test_the_first_step_repeats_outside_of_ray(finished, folder):
         assert name not in before or not torch.allclose(value, before[name], atol=1e-5)
 
 
-def test_what_rules_ask_for_is_in_the_batch_of_a_run(finished, folder):
-    """Sampled by the model that the step began with."""
-    fields = ".".join(sorted({*HOSTS["verl"].shown} - {"mean_weight", "controlled"}))
-    rule = [*OURS, region(type="'verl_rule:Watching'", fields=fields)]
+def test_what_the_loss_needs_is_in_the_batch_of_a_run(finished, folder):
+    """The sampler's log-probabilities and the step; sampled by the model that the step began with."""
+    rule = [
+        *OURS,
+        region(type="'verl_rule:Watching'"),
+        f"+{LOSS}.anchor=sampler",
+        f"+{LOSS}.tokens_path={folder}/tokens",
+    ]
     case = {"settings": [*verl_toy.run_settings(folder, folder, STEPS), *rule], "dump": str(folder / "first_batch.pt")}
     [[results], _] = verl_toy.update_actor(folder, folder / "watched", {"first": case})
-    seen = results["first"]["seen"]
-    assert {context["step"] for context in seen} == {0}
-    mask, old, new = (seen[0][name] for name in ("response_mask", "old_entropies", "entropies"))
-    torch.testing.assert_close(new[mask], old[mask], atol=1e-4, rtol=0)  # before the first step
+    seen, call = results["first"]["seen"][0], results["first"]["calls"][0]
+    mask = seen["response_mask"]
+    torch.testing.assert_close(seen["old_logps"][mask], call["old_log_prob"]["value"][mask], atol=1e-4, rtol=0)
+    rows = [json.loads(line) for line in (folder / "tokens" / "tokens-0.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in rows} == {0}
 
 
 def test_a_checkpoint_resumes_half_precision_is_told_and_a_dead_worker_ends_the_run(finished, folder):
@@ -174,8 +155,6 @@ def test_a_checkpoint_resumes_half_precision_is_told_and_a_dead_worker_ends_the_
         assert min(run.steps()) == STEPS + 1
         assert run.steps()[STEPS + 1]["actor/bandpo/tokens"] > 0
         assert run.steps()[STEPS + 1]["actor/bandpo/half_precision"] == 1
-        number = controlled(finished.values())  # whose state is in the checkpoint
-        assert run.steps()[STEPS + 1]["actor/bandpo/controlled"] == pytest.approx(number, rel=1e-9)
         # On the driver's console, where Ray brings what its workers print.
         run.until(lambda: "UserWarning: log-probabilities reach the loss as torch.bfloat16" in run.printed(), 60)
         (worker,) = [p for p in run.alive() if "WorkerDict" in " ".join(p.cmdline())]

@@ -4,11 +4,10 @@ usage: torchrun --standalone --nproc-per-node RANKS update_actor.py FOLDER
 
 FOLDER holds `cases.json`, {name: {"settings": [overrides], ...}} with the arguments of `batch` or a `dump` of a run's
 batch. Each rank writes FOLDER/<rank>.pt with, for each case, the metrics as the driver reduces them, the weights after
-the last of its updates, what the loss was called with, and what is kept of a controlled rule after each update.
+the last of its updates, and what the loss was called with.
 """
 
 import ast
-import copy
 import json
 import os
 import pickle
@@ -180,7 +179,6 @@ def update(
     save=None,
     load=None,
     kill_at=None,
-    refused=False,
     rllm=False,
     **options,
 ):
@@ -195,29 +193,21 @@ def update(
         save: [folder, n], the checkpoint made after n updates.
         load: the folder of the checkpoint that it begins with.
         kill_at: this call of the loss kills the process.
-        refused: a ValueError is what is told.
         rllm: the worker gets its loss as from rLLM.
         options: of `made_data`.
     """
     worker = make_worker(settings, rllm)
     if load:
         worker.load_checkpoint(load)
-    calls, kept = [], []
+    calls = []
     verl_rule.SEEN.clear()  # of the trial
     inner = spy_on(calls, kill_at)
     try:
         for number in range(1, updates + 1):
             data = torch.load(dump, weights_only=False) if dump else made_data(worker, rank, world, **options)
             metrics = reduce_metrics(dict(tu.get(worker.train_mini_batch(data), "metrics")))
-            of_rule = copy.deepcopy(getattr(worker.engine.lr_scheduler, "bandpo_controlled", None))
-            logged = metrics.get("actor/bandpo/controlled")
-            kept.append({"logged": logged and float(logged), "calls": len(calls)} | (of_rule or {}))
             if save and number == save[1]:
                 worker.save_checkpoint(save[0])
-    except ValueError as error:
-        if not refused:
-            raise
-        return {"error": str(error), "calls": calls}
     finally:
         POLICY_LOSS_REGISTRY["bandpo"] = inner
     state = worker.engine.module.state_dict()
@@ -225,7 +215,6 @@ def update(
         "metrics": {k: float(v) for k, v in metrics.items()},
         "weights": {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in state.items()},
         "calls": calls,
-        "kept": kept,
         "seen": list(verl_rule.SEEN),
     }
 

@@ -180,14 +180,14 @@ def test_overrides_reach_into_nodes_and_leave_the_rest(write, node):
 
 def test_a_rule_may_be_an_objective(write, node):
     clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
-    node["trust_region"] = {"type": "objective", "trust_region": clip, "apply": ["mask", "clip"]}
+    node["trust_region"] = {"type": "objective", "trust_region": clip, "surrogate": ["mask", "clip"]}
     found = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
-    assert found.objective == Objective(Clip(0.2, 0.28), apply=("mask", "clip"), dual_clip=3.0)
+    assert found.objective == Objective(Clip(0.2, 0.28), surrogate=("mask", "clip"), dual_clip=3.0)
     assert build(yaml.safe_load(found.to_yaml())).objective == found.objective
-    with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for apply = 'weight'"):
-        load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.apply=weight"])
-    with pytest.raises(UserError, match=r"^trust_region: unknown key 'aply' in objective, did you mean 'apply'"):
-        load(write("r.yaml", node), ["trust_region.aply=mask"])
+    with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for surrogate = 'weight'"):
+        load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.surrogate=weight"])
+    with pytest.raises(UserError, match=r"^trust_region: unknown key 'surogate' in objective, did you mean 'surr"):
+        load(write("r.yaml", node), ["trust_region.surogate=mask"])
 
 
 def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node, tmp_path):

@@ -132,7 +132,10 @@ def test_wrong_input_is_named():
         ({"chunk_size": 4}, r"replaces \['chunk_size'\]"),
         ({"loss_type": "cispo"}, "loss_type must be one of .*, got 'cispo' and 'token'"),
         ({"importance_sampling_level": "sequence"}, "got 'dapo' and 'sequence'"),
-        ({"trust_region": {"type": "objective", "apply": "mask"}}, "apply must be 'clip' through Liger, got 'mask'"),
+        (
+            {"trust_region": {"type": "objective", "surrogate": "mask"}},
+            "must be 'clip' through Liger, got 'mask'",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             BandPOLoss(**named)

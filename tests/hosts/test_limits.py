@@ -278,7 +278,7 @@ def test_a_nan_of_the_old_policy_has_bounds_without_nan(mask):
 
 class Asking(bandpo.Region):
     def __init__(self, field):
-        self.needs = (field,)
+        self.required = (field,)
 
     def bounds(self, old_logps, context=None):
         return CLIP.bounds(old_logps)
@@ -289,14 +289,13 @@ NORM = bandpo.Objective(aggregation="seq-mean-token-sum-norm")
 ANCHOR = "its ratio is to the sampler's policy"
 LOOP = ANCHOR + ", which {0} does not have; call policy_loss in your own loop, "
 WRONG = [
-    *((name, Asking("entropies"), r"entropies, which {0} .* train with TRL or axolotl or verl") for name in NAMES),
+    *((name, Asking("entropies"), r"entropies, which {0} .* call policy_loss in your own loop") for name in NAMES),
     *((name, "gspo", "'gspo': ratio must be 'token' through {0}, got 'sequence-mean': {0} clamps") for name in NAMES),
     *((name, NORM, "aggregation must be None through {0}, got .*: the average is {0}'s own, ") for name in NAMES),
     *((name, "dppo", LOOP) for name in ("xtuner", "RLinf")),
     *((name, "dppo", ANCHOR + "; set --use-rollout-logprobs") for name in ("miles", "slime")),
     ("Trinity-RFT", bandpo.Objective(dual_clip=3.0), "the dual clip is {0}'s own, clip_ratio_c"),
-    ("torchtitan", Asking("logps"), r"Asking needs context\.logps, which {0} does not show "),
-    ("xtuner", Asking("positions"), r"needs context\.positions, which {0} does not show .* train with "),
+    ("slime", Asking("response_mask"), r"Asking needs response_mask, which {0} does not give .* train with TRL or "),
 ]
 
 

@@ -83,7 +83,7 @@ def dppo(moved, advantages):
 
 
 # Its default losses by date: what they mask, their own settings, and ours. The last is read in pull request 3586.
-DPPO = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "apply": "mask"}
+DPPO = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.2}, "surrogate": "mask"}
 WIDE = {"type": "objective", "trust_region": {"type": "band", "divergence": "tv", "delta": 0.3}}
 DEFAULTS = {
     "until 2026-08-27": (dppo, {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "kl_tau": 0.001}, DPPO),
@@ -91,7 +91,7 @@ DEFAULTS = {
     "since 2026-09-18": (
         lambda moved, _: moved.abs() > 0.3,
         {"ipo_threshold": 0.3, "kl_tau": 0.0},
-        WIDE | {"apply": "mask_two_sided"},
+        WIDE | {"surrogate": "mask_two_sided"},
     ),
 }
 

@@ -65,7 +65,7 @@ def test_clip_is_skyrls_own_loss_bit_for_bit(dual_clip):
 def test_band_against_the_sampler_has_the_gradient_of_skyrls_dppo(name, delta):
     """There the anchor is the sampler too."""
     region = bandpo.Band(name, delta)
-    register_bandpo_loss(bandpo.Objective(region, apply="mask"), anchor="rollout")
+    register_bandpo_loss(bandpo.Objective(region, surrogate="mask"), anchor="rollout")
     logps, rollout, advantages, mask = around(region)
     tensors = logps, torch.full_like(logps, -1.0), advantages, mask
     dppo = {"dppo_type": f"binary_{name}", "delta_low": delta, "delta_high": delta}
@@ -125,7 +125,7 @@ def test_micro_batches_add_up_to_the_mean_that_skyrl_divided_the_advantages_for(
 
 
 def test_the_registered_loss_travels_as_skyrl_sends_it():
-    register_bandpo_loss(bandpo.Objective(bandpo.Band("tv", 0.1), apply="mask"), name="other")
+    register_bandpo_loss(bandpo.Objective(bandpo.Band("tv", 0.1), surrogate="mask"), name="other")
     value, slope, _ = run("other", batch())
     sent = cloudpickle.dumps(PolicyLossRegistry._functions.pop("other"))
     PolicyLossRegistry._functions["other"] = pickle.loads(sent)

@@ -64,12 +64,12 @@ def test_clip_is_the_sum_of_the_textbook(masked):
     assert all(type(x) is float or type(x) is int for x in logged.values())
 
 
-@pytest.mark.parametrize("apply", ["clip", "mask", "mask_two_sided"])
+@pytest.mark.parametrize("surrogate", ["clip", "mask", "mask_two_sided"])
 @pytest.mark.parametrize("region", BANDS)
-def test_band_is_policy_loss(region, apply):
+def test_band_is_policy_loss(region, surrogate):
     tensors = around(region, dtype=torch.float32)  # as tinker's are
-    value, slope, _ = run(bandpo_loss(bandpo.Objective(region, apply=apply).to_config()), tensors)
-    expected, expected_slope = policy_loss(*tensors, region, 1.0, apply=apply)
+    value, slope, _ = run(bandpo_loss(bandpo.Objective(region, surrogate=surrogate).to_config()), tensors)
+    expected, expected_slope = policy_loss(*tensors, region, 1.0, surrogate=surrogate)
     assert value == pytest.approx(expected.item(), rel=1e-4)  # a float32 sum in another order
     assert torch.equal(slope, expected_slope)
 

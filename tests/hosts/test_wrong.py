@@ -13,7 +13,7 @@ import pytest
 import bandpo
 from bandpo.doctor import on_verl
 from bandpo.doctor.hosts import FACTS
-from bandpo.integrations import HOSTS, objective_for
+from bandpo.integrations import TRAINERS, objective_for
 from bandpo_runs.training import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -32,7 +32,7 @@ TITAN = "from torchtitan import x\nBandPOLoss.Config(trust_region={!r})\n"
 AXOLOTL = "plugins: [bandpo.integrations.axolotl.Plugin]\nrl: {1}\ntrust_region: grpo\ntrl: {{{0}}}\n"
 RLLM = "algorithm: {{loss_plugins: [bandpo.integrations.rllm], loss_fn: {}, loss_params: {{trust_region: {}}}}}\n"
 TRL = "args = GRPOConfig({})\nBandPOTrainer(model, reward, args, data, trust_region={})\n"
-ASKS = "needs context.entropies, which {0} does not show a rule; take another rule, or train with TRL or axolotl or ver"
+ASKS = "needs entropies, which {0} does not give a rule; take another rule, or call policy_loss"
 NEMO = "policy: {train_global_batch_size: 8}\ngrpo: {num_prompts_per_step: 2, num_generations_per_prompt: 4}"
 RECIPES = {
     "AReaL": (".yaml", "actor: {recompute_logprob: true, ppo_n_minibatches: 1}", "more ppo_n_minibatches"),
@@ -50,7 +50,7 @@ RULE = {".yaml": "trust_region: {type: band, delta: 0.05}\n", ".sh": "echo trust
 
 
 class Entropic(bandpo.Region):
-    needs = ("entropies",)
+    required = ("entropies",)
 
     def bounds(self, old_logps, context=None):
         return bandpo.Clip(0.2, 0.2).bounds(old_logps)
@@ -153,7 +153,7 @@ def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host
 RULES = [
     *((host, Entropic(), {}, "Entropic " + ASKS) for host in ("SkyRL", "torchrl", "Liger", "tinker", "prime-rl")),
     ("torchrl", "gspo", {}, "'gspo': ratio must be 'token' through torchrl, got 'sequence-mean': torchrl clamps the "),
-    ("Liger", bandpo.Objective(apply="mask"), {}, "apply must be 'clip' through Liger, got 'mask': Liger clamps the "),
+    ("Liger", bandpo.Objective(surrogate="mask"), {}, "must be 'clip' through Liger, got 'mask': Liger clamps "),
     ("SkyRL", bandpo.Objective(aggregation="token-mean"), {"average": "sequence_mean"},
      "aggregation must be None through SkyRL, got 'token-mean': the average is SkyRL's own, "
      "trainer.algorithm.loss_reduction, of which trainer.algorithm.loss_reduction='token_mean' is that average"),
@@ -194,6 +194,6 @@ def test_a_wrong_argument_is_refused_where_the_loss_is_made(monkeypatch, module,
 
 def test_the_list_is_of_all_trainers():
     rows = [*FILES, *RULES]
-    for host in HOSTS.keys() | FACTS.keys():
+    for host in TRAINERS.keys() | FACTS.keys():
         assert sum(re.match(rf"{host}\b", row[0]) is not None for row in rows) >= 2 - (host == "ROLL"), host
     assert len(FILES) + len(RULES) + len(CALLS) >= 20

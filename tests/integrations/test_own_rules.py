@@ -77,7 +77,7 @@ def test_a_node_imports_its_rule_and_the_rule_writes_that_node(module):
     assert region.factor == 2.0
     assert region.to_config() == node
     assert trust_region({"type": f"evened_{module}", "factor": 2.0}) == region  # the short name, from now on
-    inside = Objective(Capped(region, 1.5), apply="mask")
+    inside = Objective(Capped(region, 1.5), surrogate="mask")
     assert inside.to_config()["trust_region"]["region"] == node
     assert objective(inside.to_config()) == inside
     check_trust_region(region)
@@ -132,7 +132,7 @@ def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["module:Class", "a.b:C"])
 def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
-    node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "apply": "mask"}
+    node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "surrogate": "mask"}
     assert own_type(node) is own_type("module:Class") is own_type(None) is own_type({"name": "module:Class"}) is None
     for deep in (
         {"type": kind},
@@ -140,7 +140,7 @@ def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
         {"x": [{"y": {"type": kind}}]},
         {"type": ({"type": kind},)},
     ):
-        assert own_type({**node, "apply": deep}) == kind
+        assert own_type({**node, "surrogate": deep}) == kind
 
 
 @pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
@@ -150,7 +150,7 @@ def test_what_is_no_name_of_a_class_is_not_imported(kind):
 
 
 def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
-    node = {"type": "objective", "trust_region": {"type": f"{module}:Evened"}, "apply": "mask"}
+    node = {"type": "objective", "trust_region": {"type": f"{module}:Evened"}, "surrogate": "mask"}
     unknown = f"unknown key 'facto' in trust region '{module}:Evened', did you mean 'factor'"
     with pytest.raises(ValueError, match=unknown):
         trust_region({"type": f"{module}:Evened", "facto": 2.0})
@@ -162,10 +162,10 @@ def test_a_recipe_takes_it_and_its_run_keeps_the_node(module):
         build({"trust_region": {"type": f"{module}:Evend"}})
 
 
-@pytest.mark.parametrize("apply", ["clip", "mask"])
-def test_it_trains_through_the_trainers_config(module, tmp_path, apply):
+@pytest.mark.parametrize("surrogate", ["clip", "mask"])
+def test_it_trains_through_the_trainers_config(module, tmp_path, surrogate):
     rule = {"type": f"{module}:Evened", "factor": 1.05}
-    node = rule if apply == "clip" else {"type": "objective", "trust_region": rule, "apply": apply}
+    node = rule if surrogate == "clip" else {"type": "objective", "trust_region": rule, "surrogate": surrogate}
     args = tiny.settings(tmp_path, BandPOConfig, trust_region=json.dumps(node), max_steps=2)
     trainer = train(BandPOTrainer, args)
     assert trainer.trust_region == sys.modules[module].Evened(1.05)
@@ -178,7 +178,7 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
     node = {
         "type": "objective",
         "trust_region": {"type": f"{module}:Evened", "factor": 1.05},
-        "apply": ["mask", {"type": "preserve", "low": 0.5, "high": 1.0}],
+        "surrogate": ["mask", {"type": "preserve", "low": 0.5, "high": 1.0}],
     }
     settings = recipe.node(tmp_path, tmp_path / "run", rounds=2, trust_region=node)
     folder = on_trl.run(build(settings))

@@ -1,15 +1,13 @@
 """What each trainer shows a rule, and what it takes the ratio against: known before a run, without the trainer."""
 
 import itertools
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from bandpo import Clip, Objective, Region
-from bandpo.integrations import HOSTS, objective_for
+from bandpo.integrations import TRAINERS, objective_for
 from bandpo.losses import method
 from bandpo.losses.nodes import methods
 
@@ -25,24 +23,24 @@ def test_a_method_of_the_sampler_is_taken_where_the_ratio_is_to_it(name):
         assert objective_for(host, name, anchor="sampler") == value
         with pytest.raises(ValueError, match=f"method '{name}': its ratio is to the sampler's policy; set {setting}"):
             objective_for(host, name)
-    with pytest.raises(ValueError, match=r"^method .* apply must be 'clip' through torchrl"):
+    with pytest.raises(ValueError, match=r"^method .* surrogate must be 'clip' through torchrl"):
         objective_for("torchrl", name)
     with pytest.raises(ValueError, match=f"^method '{name}': its ratio is to the sampler's policy, which Liger does"):
         objective_for("Liger", name, anchor="sampler")
 
 
-FIELDS = ["logps", "entropies", "old_entropies", "step", "mean_weight", "controlled"]
+FIELDS = ["response_mask", "advantages", "entropies", "step"]
 
 
 @dataclass(frozen=True)
 class Needing(Region):
-    """A clip that looks at one field of the context first."""
+    """A clip that looks at one thing of the context first."""
 
     kind: ClassVar[str] = "needing_of_tests"
     field: str
 
     @property
-    def needs(self):
+    def required(self):
         return (self.field,)
 
     def bounds(self, old_logps, context=None):
@@ -50,28 +48,16 @@ class Needing(Region):
         return Clip(0.2, 0.2).bounds(old_logps)
 
 
-@pytest.mark.parametrize(("host", "field"), list(itertools.product(HOSTS, FIELDS)))
-def test_a_rule_that_asks_for_what_a_trainer_does_not_show_is_refused_before_a_run(host, field):
-    if field in HOSTS[host].shown:
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(TRAINERS, FIELDS)))
+def test_a_rule_that_needs_what_a_trainer_does_not_give_is_refused_before_a_run(host, field):
+    if TRAINERS[host].provides(field):
         assert objective_for(host, Needing(field)) == Objective(Needing(field))
     else:
-        others = " or ".join(name for name, its in HOSTS.items() if field in its.shown)
-        message = rf"^Needing needs context\.{field}, which {host} does not show a rule; take another rule, or "
+        others = " or ".join(name for name, its in TRAINERS.items() if its.provides(field))
+        message = rf"^Needing needs {field}, which {host} does not give a rule; take another rule, or "
         message += f"train with {others}$" if others else "call policy_loss in your own loop$"
         with pytest.raises(ValueError, match=message):
             objective_for(host, Needing(field))
-
-
-def test_the_page_of_trainers_has_a_row_for_each_field_and_says_who_shows_it():
-    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE))
-    assert "| field | TRL, axolotl | verl | elsewhere |" in page
-    assert set(rows) == {*FIELDS}
-    others = {*HOSTS} - {"TRL", "axolotl", "verl"}
-    for field, cells in rows.items():
-        *ours, elsewhere = (cell.strip() for cell in cells.split("|"))
-        columns = zip((("TRL", "axolotl"), ("verl",)), ours, strict=True)
-        told = {host for hosts, cell in columns for host in hosts if not cell.startswith("no")}
-        if not elsewhere.startswith("no"):
-            told |= others - {host for host in others if re.search(rf"\b{host}\b", elsewhere)}
-        assert told == {host for host, its in HOSTS.items() if field in its.shown}, field
+    assert TRAINERS[host].provides("advantages")
+    assert TRAINERS[host].provides("response_mask") == (host not in ("unsloth", "miles", "slime"))
+    assert not TRAINERS[host].provides("entropies")

@@ -170,7 +170,7 @@ def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, loss_type, regi
     assert left_out / tokens < 1e-3
 
 
-@pytest.mark.parametrize("rule", [Band(), Objective(Clip(1.0, 0.1), apply="weight")], ids=["clamp", "loss"])
+@pytest.mark.parametrize("rule", [Band(), Objective(Clip(1.0, 0.1), surrogate="weight")], ids=["clamp", "loss"])
 def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeypatch, rule):
     trainer = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), rule)
     epsilons = trainer.epsilon_low, trainer.epsilon_high

@@ -20,7 +20,7 @@ from scripts import ROOT
 import bandpo
 import tiny
 from bandpo import Band, Clip, Objective
-from bandpo.integrations import HOSTS, trainers_that_run
+from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo_runs import toy
 
 if Version(trl.__version__) < Version("1.16"):
@@ -105,10 +105,10 @@ def test_clip_is_trls_own_loss_bit_for_bit(dtype):
 class ByPlace(bandpo.Region):
     """A clip that narrows along a response."""
 
-    needs = ("positions",)
+    required = ("response_mask",)
 
     def bounds(self, old_logps, context=None):
-        half = 0.5 / (1 + context.positions.to(old_logps.dtype))
+        half = 0.5 / context.response_mask.cumsum(-1).clamp(min=1).to(old_logps.dtype)
         return bandpo.Bounds(-half, half)
 
 
@@ -155,7 +155,7 @@ def test_the_epsilons_are_left_as_they_were_even_if_the_loss_raises():
 
 
 class Asking(bandpo.Region):
-    needs = ("logps",)
+    required = ("entropies",)
 
     def bounds(self, old_logps, context=None):
         return Clip(0.2, 0.2).bounds(old_logps)
@@ -170,7 +170,7 @@ class Asking(bandpo.Region):
         (Objective(aggregation="seq-mean-token-mean"), "aggregation must be None through AsyncGRPO"),
         (
             Asking(),
-            "Asking needs context.logps, which AsyncGRPO does not show a rule; take another rule, or train with",
+            "Asking needs entropies, which AsyncGRPO does not give a rule; take another rule, or call policy_loss",
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_epsilons_are_refused(tmp_path):
 
 
 def test_the_anchor_is_always_the_samplers():
-    assert HOSTS["AsyncGRPO"].sampler == ""
+    assert TRAINERS["AsyncGRPO"].sampler == ""
     for anchor in ("old", "sampler"):
         assert "its ratio is to the sampler" not in trainers_that_run("dppo", anchor=anchor)["AsyncGRPO"]
 

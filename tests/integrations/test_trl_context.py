@@ -1,199 +1,23 @@
-"""What a rule is shown of TRL's batches, and the sampler as the old policy."""
+"""The sampler as the old policy in TRL."""
 
 import inspect
 import math
-import warnings
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, join, leave, same_weights, train
+from test_trl import Recording, build, full, history, same_weights, train
 from trl import GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Adaptive, Band, Clip, Context, Objective
+from bandpo import Band, Clip, Objective
 from bandpo.integrations import objective_for
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
-from bandpo.trust_regions import Tilt
 from bandpo_runs import toy
 
 # Before 0.29 a rollout_func was vLLM's business; before 0.27 nothing of its log-probabilities was kept.
 SAMPLED = "self.rollout_func is not None" in inspect.getsource(GRPOTrainer._generate)
 with_sampler = pytest.mark.skipif(not SAMPLED, reason="this TRL samples by a rollout_func under vLLM only, if at all")
-
-
-@dataclass(frozen=True)
-class Asking(bandpo.Region):
-    """Clip(0.2, 0.2) that keeps the contexts it is shown, and needs what it is told to need."""
-
-    kind: ClassVar[str] = "asking_of_tests"
-    seen: ClassVar[list[Context]] = []
-    fields: tuple = ()
-
-    @property
-    def needs(self):
-        return self.fields
-
-    def bounds(self, old_logps, context=None):
-        for name in self.fields:
-            context.require(name, self)
-        self.seen.append(context)
-        return Clip(0.2, 0.2).bounds(old_logps)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_seen():
-    Asking.seen.clear()
-
-
-def run(folder, fields=(), cls=Recording, **changes):
-    """A trainer after its run, and what the rule was shown in each loss."""
-    trainer = build(cls, full(folder, **changes), Asking(fields))
-    Asking.seen.clear()  # of the trial
-    trainer.train()
-    return trainer, list(Asking.seen)
-
-
-def mean_weight(rule, records):
-    """Over the tokens of the losses of one generation."""
-    total = count = 0.0
-    for inputs, _, _ in records:
-        mask = inputs["completion_mask"].bool()
-        known = {name.removeprefix("bandpo/"): x for name, x in inputs.items()}
-        places, entropies = mask.cumsum(-1) - 1, known.get("old_entropies")
-        context = Context(response_mask=mask, positions=places, old_entropies=entropies)
-        total += float(rule.weights(inputs["old_per_token_logps"], context)[mask].sum())
-        count += int(mask.sum())
-    return total / count
-
-
-@pytest.mark.parametrize("of", ["entropy", "surprise", "position"])
-def test_a_radius_per_token_has_its_mean_over_the_whole_generation(tmp_path, of):
-    """Whichever micro-batch a token is in."""
-    rule = Adaptive(Band("kl", 0.02), Tilt(of, 2.0))
-    trainer = build(Recording, full(tmp_path, max_steps=8, num_iterations=1, loss_type="grpo"), rule)
-    trainer.train()
-    first, second = trainer.records[:4], trainer.records[4:]
-    for records in (first, second):
-        expected = mean_weight(rule, records)
-        for inputs, _, _ in records:
-            assert float(inputs["bandpo/mean_weight"]) == pytest.approx(expected, rel=1e-5)
-    assert mean_weight(rule, first) != mean_weight(rule, second)
-    inputs, _, loss = trainer.records[3]
-    ours = trainer.records[3][1].detach()
-    known = {name.removeprefix("bandpo/"): x for name, x in inputs.items() if name.startswith("bandpo/")}
-    del known["generated_at"]
-    mask = inputs["completion_mask"].bool()
-    loss_of_ours, _ = bandpo.policy_loss(ours, inputs["old_per_token_logps"], inputs["advantages"], mask, rule, **known)
-    assert loss_of_ours.item() == pytest.approx(loss.item(), rel=1e-5)
-
-
-def test_the_step_is_that_of_the_optimizer(tmp_path):
-    evaluated = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 16}
-    args = full(tmp_path, gradient_accumulation_steps=2, max_steps=6, **evaluated)
-    trainer = build(Recording, args, Asking(), eval_dataset=tiny.rows(2))
-    Asking.seen.clear()
-    trainer.train()
-    shown = [context.step for context in Asking.seen]  # 2 micro-batches a step, and the evaluations
-    assert shown == sorted(shown)
-    assert [shown.count(step) for step in (0, 1, 2, 4, 5)] == [2] * 5
-    assert shown.count(3) > 2
-    assert shown.count(6) == shown.count(3) - 2
-
-
-def entropies_of(model, inputs):
-    tokens = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-    seen = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-    with torch.no_grad():
-        logits = model(input_ids=tokens, attention_mask=seen).logits[:, :-1][:, -inputs["completion_ids"].shape[1] :]
-    return torch.distributions.Categorical(logits=logits).entropy()
-
-
-def test_old_entropies_are_those_of_the_policy_that_sampled(tmp_path):
-    trainer, seen = run(tmp_path, ("old_entropies", "entropies"), max_steps=8)
-    first = tiny.model()
-    moved = 0.0
-    for (inputs, _, _), context in zip(trainer.records, seen, strict=True):
-        mask, expected = context.response_mask, entropies_of(first, inputs)
-        torch.testing.assert_close(context.old_entropies[mask], expected[mask], rtol=1e-4, atol=1e-5)
-        moved = max(moved, float((context.entropies - context.old_entropies)[mask].abs().max()))
-    assert moved > 0.01
-
-
-def test_on_policy_the_entropies_are_the_old_ones(tmp_path):
-    with pytest.warns(UserWarning, match="Clipping has no effect"):
-        _, seen = run(tmp_path, ("old_entropies",), max_steps=2, steps_per_generation=1, num_iterations=1)
-    for context in seen:
-        assert torch.equal(context.old_entropies, context.entropies)
-        assert not context.old_entropies.requires_grad
-
-
-@pytest.mark.parametrize("fields", [(), ("old_entropies",)], ids=["not asked", "asked"])
-def test_old_entropies_are_made_where_the_rule_needs_them_only(tmp_path, monkeypatch, fields):
-    wanted = []
-    inner = GRPOTrainer._get_per_token_logps_and_entropies
-
-    def spied(trainer, *args, **named):
-        wanted.append((torch.is_grad_enabled(), named.get("compute_entropy", False)))
-        return inner(trainer, *args, **named)
-
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", spied)
-    start = str(tmp_path / "start")
-    tiny.model().save_pretrained(start)  # TRL loads the reference model from where the model came from
-    for steps, passes in ((4, [(False, bool(fields))]), (1, [])):  # on policy there is none for the old policy
-        wanted.clear()
-        args = full(tmp_path, max_steps=1, beta=0.04, steps_per_generation=steps, num_iterations=1)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Clipping has no effect")
-            trainer = build(BandPOTrainer, args, Asking(fields), start)
-        Asking.seen.clear()
-        trainer.train()
-        assert wanted == [*passes, (False, False), (True, True)]  # old, reference, loss
-        assert all((context.old_entropies is not None) == bool(fields) for context in Asking.seen)
-
-
-@pytest.mark.parametrize("apply", ["clip", "mask"])
-def test_a_rule_is_shown_the_current_log_probabilities(tmp_path, apply):
-    trainer = build(Recording, full(tmp_path, max_steps=3), Objective(Asking(("positions", "logps")), apply=apply))
-    Asking.seen.clear()
-    trainer.train()
-    for (_, logps, _), context in zip(trainer.records, Asking.seen, strict=True):
-        inside = context.response_mask
-        assert torch.equal(context.logps[inside], logps[inside])
-        assert context.positions[0, 1] == 1
-        assert not context.logps.requires_grad
-
-
-def test_what_is_carried_changes_nothing_of_trls_run(tmp_path):
-    """The shuffling of TRL included."""
-    theirs = train(GRPOTrainer, tiny.settings(tmp_path, epsilon=0.2))
-    ours, _ = run(tmp_path, ("old_entropies",))
-    assert history(ours) == history(theirs)
-    assert same_weights(ours, theirs)
-
-
-def one_of_two(rank, folder):
-    join(rank, folder)
-    settings = {"per_device_train_batch_size": 3, "ddp_find_unused_parameters": False}
-    rule = Adaptive(Band("kl", 0.02), Tilt("entropy", 2.0))
-    trainer = build(Recording, full(folder, **settings, max_steps=4, num_iterations=1), rule)
-    trainer.train()
-    torch.save(trainer.records, Path(folder) / f"adaptive-{rank}.pt")
-    leave()
-
-
-@pytest.mark.slow
-def test_a_radius_per_token_has_its_mean_over_all_processes(tmp_path):
-    torch.multiprocessing.spawn(one_of_two, (str(tmp_path),), nprocs=2)
-    rule = Adaptive(Band("kl", 0.02), Tilt("entropy", 2.0))
-    each = [torch.load(tmp_path / f"adaptive-{rank}.pt", weights_only=False) for rank in range(2)]
-    together = mean_weight(rule, each[0] + each[1])
-    assert mean_weight(rule, each[0]) != pytest.approx(together, rel=1e-4)
-    for inputs, _, _ in each[0] + each[1]:
-        assert float(inputs["bandpo/mean_weight"]) == pytest.approx(together, rel=1e-5)
 
 
 # ---- the sampler's anchor
@@ -232,7 +56,7 @@ def _silenced(monkeypatch):
 
 AT_SAMPLER = {
     "dis": "dis",
-    "dppo": Objective(Band("tv", 0.05), apply="mask"),
+    "dppo": Objective(Band("tv", 0.05), surrogate="mask"),
     "clip": Objective(Clip(0.2, 0.2)),
     "gspo": Objective(Clip(0.05, 0.05), ratio="sequence-mean"),
 }
@@ -264,7 +88,7 @@ def test_with_the_sampler_as_anchor_the_loss_is_policy_losses_of_its_log_probabi
 
 @with_sampler
 @pytest.mark.usefixtures("_silenced")
-@pytest.mark.parametrize("objective", [Clip(0.2, 0.2), Objective(Clip(0.2, 0.2), apply="mask")], ids=str)
+@pytest.mark.parametrize("objective", [Clip(0.2, 0.2), Objective(Clip(0.2, 0.2), surrogate="mask")], ids=str)
 def test_trls_correction_is_not_counted_a_second_time_and_missing_tokens_are_the_trainers(tmp_path, objective):
     trainer = anchored(tmp_path, objective, max_steps=1)
     inputs = trainer._buffered_inputs[0]
@@ -288,7 +112,7 @@ def test_trls_correction_is_not_counted_a_second_time_and_missing_tokens_are_the
 @pytest.mark.usefixtures("_silenced")
 @pytest.mark.parametrize(
     "objective",
-    [Clip(0.2, 0.2), Objective(Band("tv", 0.05), apply="mask"), Adaptive(Band("tv", 0.05), Tilt("surprise", 0.5))],
+    [Clip(0.2, 0.2), Objective(Band("tv", 0.05), surrogate="mask")],
     ids=lambda value: type(value).__name__,
 )
 def test_tokens_that_the_sampler_tells_nothing_of_are_the_trainers_also_on_policy(tmp_path, objective):

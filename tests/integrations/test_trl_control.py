@@ -1,176 +1,156 @@
-"""A controlled rule in TRL: its number is moved by each optimizer step, and a run that goes on goes on with it."""
+"""A number of a rule that is steered in TRL: moved by each row of the log, and exact in a run that goes on."""
 
 import json
-from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, join, leave, same_weights, train
+from test_trl import Recording, build, full, history, join, leave, same_weights
 
 import tiny
-from bandpo import Band, Capped, Controlled, Objective, policy_loss
-from bandpo.integrations import HOSTS, objective_for
-from bandpo.integrations.trl import MAIN_METRICS, BandPOConfig, BandPOTrainer
-from bandpo.losses.metrics import Metrics
-from bandpo.trust_regions import ControlLaw
-from research.rules.laws import PI, AdaptiveKL, Hysteresis
+from bandpo import Band, Capped, Clip, Controller, Objective
+from bandpo.integrations.trl import BandPOTrainer, ControlCallback
 
-RULE = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.4, PI(0.5, 0.2, 0.3), 0.001, 1.0, smoothing=0.5)
-MASKED = Objective(Capped(RULE, 20.0), apply="mask")
+RULE = Band("kl", 0.05)
+MASKED = Objective(Capped(RULE, 20.0), surrogate="mask")
+SAVING = {"save_strategy": "steps", "save_steps": 8, "max_steps": 16}
+
+
+def controller(path="delta", measure="bandpo/clip/high_fraction", target=0.05, **changes):
+    return Controller(path, measure, target, **{"low": 1e-4, "high": 1.0, "gain": -0.3, "smoothing": 0.5} | changes)
+
+
+def steered(args, rule=RULE, made=None, cls=BandPOTrainer, **named):
+    trainer = build(cls, args, rule, **named)
+    trainer.add_callback(ControlCallback(trainer, controller() if made is None else made))
+    return trainer
+
+
+def steps(trainer):
+    return [row for row in trainer.state.log_history if "loss" in row]
 
 
 def rows(trainer, name="value"):
-    key = f"bandpo/controlled/{name}"
-    return [row[key] for row in trainer.state.log_history if key in row and "loss" in row]
+    return [row[f"bandpo/controlled/{name}"] for row in steps(trainer)]
 
 
-def measured(records, region):
-    """The metrics of micro-batches that a trainer recorded, under a region, by `policy_loss`."""
-    names = ("old_per_token_logps", "advantages", "completion_mask")
-    batches = [(logps.detach(), *(inputs[name] for name in names)) for inputs, logps, _ in records]
-    # The first use of a batch is on policy, without stored log-probabilities.
-    batches = [(new, new if old is None else old, a, mask.bool()) for new, old, a, mask in batches]
-    return reduce(Metrics.merge, [policy_loss(*batch, region)[1] for batch in batches])
-
-
-@pytest.mark.parametrize("given", [RULE, MASKED], ids=["clamp", "mask"])
-def test_each_step_moves_the_number_by_what_was_measured_in_it(tmp_path, given):
-    # Two micro-batches a step.
-    trainer = build(Recording, tiny.settings(tmp_path, gradient_accumulation_steps=2, max_steps=8), given)
+@pytest.mark.parametrize("path", ["delta", "region.delta"], ids=["clamp", "mask"])
+def test_each_row_of_the_log_moves_the_number_for_the_next_step(tmp_path, path):
+    rule = RULE if path == "delta" else MASKED
+    trainer = steered(tiny.settings(tmp_path, gradient_accumulation_steps=2, max_steps=8), rule, controller(path))
     trainer.train()
-    state, value = RULE.start(), 0.05
-    values, sums = [], []
-    for step in range(8):
-        region = Band("kl", value) if given is RULE else Capped(Band("kl", value), 20.0)
-        found = measured(trainer.records[2 * step : 2 * step + 2], region).compute()
-        values.append(value)
-        value, state = RULE.radius(state, found)
-        sums.append(state["integral"])
+    again, region = controller(path), rule if path == "delta" else rule.trust_region
+    values = []
+    for row in steps(trainer):
+        region = again.begin(region)
+        values.append(again.value)
+        region = again.step(region, row)
     assert rows(trainer) == values
-    assert rows(trainer, "integral") == sums
-    assert len(set(values)) > 6
-    assert trainer._controller.state == state
-    assert not {f"bandpo/{name}" for name in MAIN_METRICS} - trainer.state.log_history[2].keys()
+    assert len(set(values)) > 5
+    assert trainer.trust_region == trainer.objective.trust_region == region
 
 
-@dataclass(frozen=True)
-class Still(ControlLaw):
-    """Never moves."""
+def test_the_loss_of_a_step_has_the_number_in_force(tmp_path):
+    """A clip whose upper number is moved once trains as a run with that number from there on."""
+    moved = controller("eps_high", "entropy", 0.01, low=0.05, high=0.5, gain=9.0, smoothing=0.0)
+    trainer = steered(tiny.settings(tmp_path, max_steps=8), Clip(0.2, 0.2), moved, Recording)
+    trainer.train()
+    assert rows(trainer) == [0.2, *[0.05] * 7]  # the entropy is far above its target
+    values = [record[0]["advantages"].shape for record in trainer.records]
+    assert len(values) == 8
+    shares = [row["bandpo/clip/high_fraction"] for row in steps(trainer)]
+    narrow = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Clip(0.2, 0.05))
+    narrow.train()
+    assert shares[:2] == [row["bandpo/clip/high_fraction"] for row in steps(narrow)][:2]  # ratio 1, then the same step
+    assert max(shares[1:]) > 0
 
-    kind: ClassVar[str] = "still_of_tests"
 
-    def step(self, state, gap, target, low, high):
-        return state
-
-
-def test_a_law_that_never_moves_is_the_fixed_rule_bit_for_bit(tmp_path):
-    still = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.05, Still(), 0.01, 1.0)
-    fixed = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Band("kl", 0.05))
-    ours = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), still)
-    assert history(ours) == history(fixed)
-    assert same_weights(ours, fixed)
-    assert rows(ours) == [0.05] * 8
-    assert not rows(fixed)
-    moving = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), RULE)
+def test_a_gain_of_next_to_nothing_is_the_fixed_rule_bit_for_bit(tmp_path):
+    fixed = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), RULE)
+    fixed.train()
+    still = steered(tiny.settings(tmp_path, max_steps=8), made=controller(gain=1e-300))
+    still.train()
+    moving = steered(tiny.settings(tmp_path, max_steps=8))
+    moving.train()
+    assert history(still) == history(fixed)
+    assert same_weights(still, fixed)
     assert not same_weights(moving, fixed)
 
 
 def test_an_evaluation_moves_nothing(tmp_path):
     settings = {"max_steps": 8, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 16}
-    args = tiny.settings(tmp_path, **settings)
-    evaluated = build(Recording, args, RULE, eval_dataset=tiny.rows(4))
+    evaluated = steered(tiny.settings(tmp_path, **settings), eval_dataset=tiny.rows(4))
     evaluated.train()
-    state = evaluated._controller.state
+    before = evaluated.trust_region
     evaluated.evaluate()
-    assert evaluated._controller.state == state
-    training = [record for record in evaluated.records if record[1].requires_grad]
-    value, again = 0.05, RULE.start()
-    for record in training:
-        value, again = RULE.radius(again, measured([record], Band("kl", value)).compute())
-    assert again == state
+    assert evaluated.trust_region == before
+    again, region = controller(), RULE
+    for row in steps(evaluated):
+        region = again.step(region, row)
+    assert region == before
 
 
-def test_a_row_of_several_steps_has_the_last_ones(tmp_path):
-    every = train(BandPOTrainer, full(tmp_path, max_steps=8), RULE)
-    third = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=4), RULE)
-    assert rows(third) == [rows(every)[3], rows(every)[7]]
-    assert same_weights(every, third)
-
-
-SAVING = {"save_strategy": "steps", "save_steps": 8, "max_steps": 16}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("law", [PI(0.5, 0.2, 0.3), Hysteresis(), AdaptiveKL(1.0)], ids=lambda law: law.kind)
-def test_a_run_that_goes_on_from_a_checkpoint_is_exact(tmp_path, law):
-    rule = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.4, law, 0.001, 1.0, smoothing=0.5)
-    args = tiny.settings(tmp_path / "whole", BandPOConfig, trust_region=rule.to_config(), **SAVING)
-    whole, first = train(BandPOTrainer, args), build(BandPOTrainer, args)
+def test_a_run_that_goes_on_from_a_checkpoint_is_exact(tmp_path):
+    args = tiny.settings(tmp_path / "whole", **SAVING)
+    whole = steered(args)
+    whole.train()
     checkpoint = tmp_path / "whole" / "checkpoint-8"
-    kept = json.loads((checkpoint / "trainer_state.json").read_text())["stateful_callbacks"]["bandpo_controlled"]
+    kept = json.loads((checkpoint / "trainer_state.json").read_text())["stateful_callbacks"]["bandpo_controller"]
     assert kept["state"]["value"] == rows(whole)[8]
-    first.train(resume_from_checkpoint=str(checkpoint))
-    assert rows(first) == rows(whole)
-    assert same_weights(first, whole)
-    assert [list(row) for row in first.state.log_history[8:16]] == [list(row) for row in whole.state.log_history[8:16]]
+    resumed = steered(args)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert rows(resumed) == rows(whole)
+    assert rows(resumed, "measured") == rows(whole, "measured")
+    assert same_weights(resumed, whole)
+    assert [list(row) for row in resumed.state.log_history[8:]] == [list(row) for row in whole.state.log_history[8:]]
 
 
-def test_a_checkpoint_without_the_state_is_refused(tmp_path):
+def test_a_checkpoint_without_the_state_or_of_another_controller_is_refused(tmp_path):
     args = tiny.settings(tmp_path, save_strategy="steps", save_steps=8, max_steps=8)
-    train(BandPOTrainer, args, Band("kl", 0.05))
+    build(BandPOTrainer, args, RULE).train()
     checkpoint = str(tmp_path / "checkpoint-8")
     args = tiny.settings(tmp_path, max_steps=10)
-    with pytest.raises(ValueError, match="the checkpoint of step 8 has no state of a controlled rule"):
-        build(BandPOTrainer, args, RULE).train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="the checkpoint of step 8 has no Controller's state"):
+        steered(args).train(resume_from_checkpoint=checkpoint)
     path = Path(checkpoint) / "trainer_state.json"
     state = json.loads(path.read_text())
-    state["stateful_callbacks"]["bandpo_controlled"] = kept = {"rule": repr(RULE), "step": 8}
-    kept["state"] = {"value": 0.05, "measured": 0.05}
+    state["stateful_callbacks"]["bandpo_controller"] = {"controller": repr(controller(target=0.1)), "step": 8}
     path.write_text(json.dumps(state))
-    with pytest.raises(ValueError, match=r"the state of Controlled.* must have \['value', 'measured', 'integral'\]"):
-        build(BandPOTrainer, args, RULE).train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="the checkpoint has the state of another Controller, Controller"):
+        steered(args).train(resume_from_checkpoint=checkpoint)
 
 
 def test_training_again_begins_again(tmp_path):
-    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=4), RULE)
+    trainer = steered(tiny.settings(tmp_path, max_steps=4))
+    trainer.train()
     assert rows(trainer)[0] == 0.05
-    assert trainer._controller.value != 0.05
+    assert trainer.trust_region != RULE
     trainer.train()
     assert rows(trainer)[0] == 0.05
 
 
-def test_trainers_without_a_controller_refuse_it_by_name():
-    for host in HOSTS:
-        if host in ("TRL", "axolotl", "verl"):
-            assert objective_for(host, RULE).trust_region == RULE
-            assert objective_for(host, MASKED) == MASKED
-        else:
-            message = rf"Controlled needs context\.controlled, which {host} does not show a rule; .* TRL"
-            with pytest.raises(ValueError, match=message):
-                objective_for(host, RULE)
+@pytest.mark.parametrize("settings", [{"logging_steps": 4}, {"logging_strategy": "epoch"}])
+def test_a_row_of_several_steps_is_refused(tmp_path, settings):
+    with pytest.raises(ValueError, match="logging_steps must be 1 for a Controller"):
+        steered(full(tmp_path, max_steps=4, **settings)).train()
+
+
+def test_a_measure_that_is_not_logged_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"numbers must have 'clip/fractoin', which the Controller holds, got \["):
+        steered(full(tmp_path, max_steps=2), made=controller(measure="clip/fractoin")).train()
 
 
 def one_of_two_processes(rank, folder):
     join(rank, folder)
     args = full(folder, max_steps=8, per_device_train_batch_size=8, ddp_find_unused_parameters=False)
-    trainer = build(Recording, args, RULE)
+    trainer = steered(args)
     trainer.train()
-    own, value, state = [], 0.05, RULE.start()
-    for record in trainer.records:  # what this process alone would have made of its own half
-        own.append(value)
-        value, state = RULE.radius(state, measured([record], Band("kl", value)).compute())
-    torch.save((rows(trainer), trainer._controller.state, own), Path(folder) / f"{rank}.pt")
+    torch.save(trainer.trust_region.delta, Path(folder) / f"{rank}.pt")
     leave()
 
 
 @pytest.mark.slow
-def test_two_processes_hold_the_same_state(tmp_path):
+def test_two_processes_have_the_same_number(tmp_path):
     torch.multiprocessing.spawn(one_of_two_processes, (str(tmp_path),), nprocs=2)
-    (values, state, own), (_, other, others) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert state == other
-    assert state["value"] != 0.05
-    assert len(set(values)) > 6
-    assert own != others  # what each measured differs
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert one == other != 0.05

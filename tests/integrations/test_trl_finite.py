@@ -21,7 +21,7 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 from bandpo_runs import toy
 
-RULES = {"TRL's clamp": Band("kl", 0.05), "in the place of the clamp": Objective(Clip(0.2, 0.2), apply="mask")}
+RULES = {"TRL's clamp": Band("kl", 0.05), "in the place of the clamp": Objective(Clip(0.2, 0.2), surrogate="mask")}
 
 
 class At(TrainerCallback):

@@ -24,7 +24,7 @@ from bandpo.losses.metrics import Metrics
 
 SOURCE = inspect.getsource(GRPOTrainer._compute_loss)
 GSPO = Objective(Clip(0.02, 0.02), ratio="sequence-mean")
-CISPO = Objective(Clip(1.0, 0.1), apply="weight")
+CISPO = Objective(Clip(1.0, 0.1), surrogate="weight")
 # Clip(0.2, 0.2) on the way of the others: no log-ratio is as large.
 CLIP = Objective(Clip(0.2, 0.2), max_log_ratio=59.0)
 
@@ -118,7 +118,7 @@ def test_cispo_is_trls_whose_average_is_dapos(tmp_path, more):
 @MORE
 def test_sapo_is_trls(tmp_path, more):
     """It has no bounds, so that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32."""
-    objective = Objective(Clip(1.0, math.inf), apply=Sapo())
+    objective = Objective(Clip(1.0, math.inf), surrogate=Sapo())
     compare(tmp_path, objective, {"loss_type": "sapo"}, cuts=False, rounding=1e-5, loss_type="grpo", **more)
 
 
@@ -154,17 +154,17 @@ def test_vespo_has_the_gradient_of_trls_under_every_average(tmp_path, loss_type)
 PRESERVE = Preserve(0.5, 1.0)
 # One of each kind that TRL's clamp is not.
 OBJECTIVES = {
-    "DPPO": Objective(Band("tv", 0.05), apply="mask"),
-    "DIS": Objective(Clip(0.2, 0.2), apply="mask_two_sided"),
+    "DPPO": Objective(Band("tv", 0.05), surrogate="mask"),
+    "DIS": Objective(Clip(0.2, 0.2), surrogate="mask_two_sided"),
     "CISPO": CISPO,
-    "CE-GPPO": Objective(Clip(0.2, 0.2), apply=PRESERVE),
-    "UP": Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
+    "CE-GPPO": Objective(Clip(0.2, 0.2), surrogate=PRESERVE),
+    "UP": Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), surrogate=("weight", "clip")),
     "GSPO": GSPO,
     "GMPO": Objective(Clip(0.2, 0.2), ratio="mean-of-clipped"),
     "whole responses": Objective(Band("kl", 0.05), ratio="sequence"),
     "dual clip": Objective(Band("kl", 0.05), dual_clip=1.1),
     "cut": Objective(Clip(0.2, 0.2), max_log_ratio=0.1),
-    "quadratic": Objective(Band("tv", 0.05), apply="quadratic"),
+    "quadratic": Objective(Band("tv", 0.05), surrogate="quadratic"),
 }
 
 
@@ -228,7 +228,7 @@ def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
     assert trainer.args.trust_region == json.loads(args.to_json_string())["trust_region"] == objective.to_config()
     assert trainer.args.delta is None
     assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
-    assert same_weights(trainer, other) == (objective.apply == "mask")  # whose gradient is the clip's
+    assert same_weights(trainer, other) == (objective.surrogate == "mask")  # whose gradient is the clip's
     first, held_out, _ = trainer.state.log_history
     assert first["bandpo/clip/count"] > 0
     assert not [key for key in held_out if "clip_ratio/" in key or "bandpo/" in key]
@@ -243,7 +243,7 @@ def test_a_token_whose_ratio_overflows_has_a_finite_gradient(tmp_path):
             old[0, 0] = -200.0
             return super()._compute_loss(model, inputs | {"old_per_token_logps": old})
 
-    trainer = build(Far, full(tmp_path, max_steps=1), Objective(Clip(0.2, 0.2), apply="mask"))
+    trainer = build(Far, full(tmp_path, max_steps=1), Objective(Clip(0.2, 0.2), surrogate="mask"))
     trainer.train()
     (row, *_) = trainer.state.log_history
     assert row["bandpo/log_ratio/saturated_fraction"] > 0
@@ -297,10 +297,10 @@ SAPO_LOSS = "loss_type 'sapo' has no clip .* set loss_type to .*, and trust_regi
         (Objective(Clip()), SEQUENCE, LEVEL),
         (Objective(Band(), ratio="sequence"), SEQUENCE, LEVEL),
         (Objective(BySign(Clip(), Clip()), ratio="sequence-mean"), SEQUENCE, LEVEL),
-        (dataclasses.replace(GSPO, apply="mask"), SEQUENCE, LEVEL),
+        (dataclasses.replace(GSPO, surrogate="mask"), SEQUENCE, LEVEL),
         (Objective(Clip(1.0, 4.0)), {"loss_type": "cispo"}, CISPO_LOSS),
-        (Objective(Clip(0.2, 4.0), apply="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
-        (Objective(Band(), apply="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
+        (Objective(Clip(0.2, 4.0), surrogate="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
+        (Objective(Band(), surrogate="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
         (GSPO, {"loss_type": "luspo"}, "loss_type 'luspo' needs .*importance_sampling_level='sequence'"),
         (Objective(Clip()), {"loss_type": "luspo"}, "loss_type 'luspo' needs trust_region='luspo'"),
         (CISPO, {"loss_type": "sapo"}, SAPO_LOSS),

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from bandpo import Bounds, Clip, Context, Objective, Region, policy_loss
+from bandpo import Bounds, Context, Region, policy_loss
 
 SEEN: list[Context] = []
 
@@ -17,7 +17,6 @@ class Watching(Region):
     """Keeps what it is shown; allows everything."""
 
     kind: ClassVar[str] = "watching_of_tests"
-    needs: ClassVar[tuple[str, ...]] = ("logps", "positions")
 
     def bounds(self, old_logps, context=None):
         SEEN.append(context)
@@ -28,7 +27,7 @@ class Watching(Region):
 class Aged(Region):
     """Asks for what the library has no name for."""
 
-    needs = ("age",)
+    required = ("age",)
 
     def bounds(self, old_logps, context=None):
         wide = 0 * old_logps + 0.1 * (context or Context()).require("age", self)
@@ -43,79 +42,68 @@ def batch():
     return new, old, torch.tensor([1.0, -1.0, 0.5]), mask
 
 
-def shown(*tensors, ratio="token", **known):
+def shown(*tensors, extra=None):
     SEEN.clear()
-    policy_loss(*tensors, Objective(Watching() if ratio != "sequence-mean" else Clip(), ratio=ratio), **known)
+    policy_loss(*tensors, Watching(), extra=extra)
     return SEEN[0]
 
 
-def test_a_rule_is_shown_what_the_loss_is_given():
+def test_a_rule_is_shown_the_mask_the_advantages_and_what_the_loss_is_given():
     new, old, advantages, mask = batch()
     tokens, responses = torch.rand(3, 4), torch.rand(3)
-    given = {
-        "entropies": tokens,
-        "old_entropies": tokens + 1,
-        "step": 7,
-        "mean_weight": 1.5,
-        "controlled": 0.04,
-    }
-    more = {"group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_(), "far": tokens + 2, "age": 3}
-    context = shown(new.requires_grad_(), old, advantages, mask, **given, more=more)
-    assert context.more.keys() == more.keys()
-    for name, value in (given | more).items():
-        found = context.more[name] if name in more else getattr(context, name)
+    extra = {"entropies": tokens, "step": 7, "group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_()}
+    extra |= {"far": tokens + 2, "age": 3, "scale": torch.tensor(2.0)}
+    context = shown(new.requires_grad_(), old, advantages, mask, extra=extra)
+    assert torch.equal(context.response_mask, mask)
+    assert torch.equal(context.advantages, advantages[:, None])
+    assert context.extra.keys() == extra.keys()
+    for name, value in extra.items():
+        seen = context.extra[name]
         if isinstance(value, torch.Tensor):
             value = value[:, None] if value.dim() == 1 else value
-            assert torch.equal(found, value), name
-            assert found.dim() == 2, name
-            assert not found.requires_grad, name
+            assert torch.equal(seen, value), name
+            assert not seen.requires_grad, name
         else:
-            assert found == value, name
-    assert context.logps is not None
-    assert torch.equal(context.logps[mask], new[mask])
-    assert not context.logps.requires_grad
+            assert seen == value, name
+    assert shown(new, old, advantages, mask).extra == {}
 
 
 def test_a_rule_may_need_what_has_no_name_here():
     new, old, advantages, mask = batch()
     ages = torch.tensor([1, 2, 0])
-    loss, _ = policy_loss(new, old, advantages, mask, Aged(), more={"age": ages})
+    loss, _ = policy_loss(new, old, advantages, mask, Aged(), extra={"age": ages})
     ratio = (new - old).exp()
     clipped = (new - old).clamp(min=-0.1 * ages[:, None], max=0.1 * ages[:, None]).exp()
     a = advantages[:, None]
     terms = torch.where(mask, torch.minimum(ratio * a, clipped * a), 0.0)
     torch.testing.assert_close(loss, -(terms.sum(1) / mask.sum(1)).mean())
-    message = r"Aged needs context\.age, which was not given; pass more=\{'age': \.\.\.\} to policy_loss, or a Context"
+    message = r"Aged needs age, which was not given; pass extra=\{'age': \.\.\.\} to policy_loss, or a Context"
     with pytest.raises(ValueError, match=message):
         policy_loss(new, old, advantages, mask, Aged())
 
 
-def test_the_ratio_of_whole_responses_is_shown_as_that():
-    new, old, advantages, mask = batch()
-    context = shown(new, old, advantages, mask, ratio="sequence")
-    total = torch.where(mask, new, 0.0).sum(-1, keepdim=True).expand(3, 4)
-    torch.testing.assert_close(context.logps, total)
-
-
 @pytest.mark.parametrize(
-    ("known", "error", "message"),
+    ("given", "error", "message"),
     [
         ({"stap": 1}, TypeError, "unexpected keyword argument 'stap'"),
-        ({"positions": None}, TypeError, "unexpected keyword argument 'positions'"),
-        ({"entropies": torch.rand(3)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
-        ({"mean_weight": torch.rand(4)}, ValueError, r"mean_weight must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)"),
-        ({"entropies": torch.ones(3, 4, dtype=torch.int64)}, ValueError, "entropies must be floating point"),
-        ({"old_entropies": [1.0]}, TypeError, r"old_entropies must be a torch.Tensor, got list; torch.as_tensor\("),
-        ({"entropies": torch.tensor(1.0)}, ValueError, r"entropies must be \(3, 4\) like logps, got \(\)"),
-        ({"more": [3]}, TypeError, r"more must map names that Context does not have to values, got \[3\]"),
-        ({"more": {"step": 3}}, TypeError, r"names that Context does not have to values, got \{'step': 3\}"),
+        ({"entropies": torch.rand(3, 4)}, TypeError, "unexpected keyword argument 'entropies'"),
+        ({"extra": {"entropies": torch.rand(3)}}, ValueError, r"entropies must be \(3, 4\) like logps, got \(3,\)"),
+        ({"extra": {"entropies": torch.ones(3, 4).long()}}, ValueError, "entropies must be floating point"),
+        ({"extra": {"entropies": [1.0]}}, TypeError, r"entropies must be a torch.Tensor, got list; torch.as_tensor\("),
+        ({"extra": {"entropies": torch.tensor(1.0)}}, ValueError, r"entropies must be \(3, 4\) like logps, got \(\)"),
+        ({"extra": [3]}, TypeError, r"extra must map names that Context does not have to values, got \[3\]"),
         (
-            {"more": {"age": torch.rand(4)}},
+            {"extra": {"advantages": 3}},
+            TypeError,
+            r"Context does not have to values, got \{'advantages': 3\}",
+        ),
+        (
+            {"extra": {"age": torch.rand(4)}},
             ValueError,
-            r"more\['age'\] must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)",
+            r"extra\['age'\] must be \(3, 4\), \(3, 1\) or \(3,\), got \(4,\)",
         ),
     ],
 )
-def test_what_is_no_context_is_refused(known, error, message):
+def test_what_is_no_context_is_refused(given, error, message):
     with pytest.raises(error, match=message):
-        policy_loss(*batch(), Watching(), **known)
+        policy_loss(*batch(), Watching(), **given)

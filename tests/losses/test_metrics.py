@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from regions import name_of
-from torch import Tensor
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective, Region
@@ -18,7 +18,7 @@ policy_loss = partial(bandpo.policy_loss, metrics="all")
 LEVELS = ("all", "main", None)
 
 
-def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]:
+def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Any]:
     torch.manual_seed(seed)
     old = (4 * torch.rand(rows, columns, dtype=torch.float64)).mul(-1) * torch.rand(rows, columns, dtype=torch.float64)
     lengths = torch.randint(0, columns, (rows, 1))
@@ -29,11 +29,11 @@ def batch(rows: int = 40, columns: int = 30, seed: int = 0) -> dict[str, Tensor]
         "advantages": torch.randint(-1, 2, (rows,)).double(),
         "response_mask": torch.arange(columns) < lengths,
         "ref_logps": (logps - 0.1).clamp(max=0),
-        "entropies": torch.rand(rows, columns, dtype=torch.float64),
+        "extra": {"entropies": torch.rand(rows, columns, dtype=torch.float64)},
     }
 
 
-def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[str, float]:
+def by_hand(data: dict[str, Any], region: Region, dual_clip: float) -> dict[str, float]:
     """The numbers of Metrics.compute by their formulas, token by token."""
     mask = data["response_mask"]
     bounds = region.bounds(data["old_logps"])
@@ -74,7 +74,7 @@ def by_hand(data: dict[str, Tensor], region: Region, dual_clip: float) -> dict[s
         "kl_old/k1": sum(-s for s in moves) / n,
         "kl_old/k3": sum(math.exp(s) - 1 - s for s in moves) / n,
         "kl_ref": sum(math.exp(x) - x - 1 for x in d.clamp(-20, 20).tolist()) / n,
-        "entropy": sum(data["entropies"][mask].tolist()) / n,
+        "entropy": sum(data["extra"]["entropies"][mask].tolist()) / n,
         "log_ratio/max": moves[-1],
         "log_ratio/min": moves[0],
         "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
@@ -204,7 +204,9 @@ def test_micro_batches_merge_to_the_batch():
     _, whole = policy_loss(**data, objective=objective)
     parts = []
     for rows in (slice(0, 1), slice(1, 17), slice(17, 40)):
-        parts.append(policy_loss(**{name: x[rows] for name, x in data.items()}, objective=objective, normalizer=1.0)[1])
+        part = {name: x[rows] for name, x in data.items() if name != "extra"}
+        extra = {"entropies": data["extra"]["entropies"][rows]}
+        parts.append(policy_loss(**part, objective=objective, normalizer=1.0, extra=extra)[1])
     merged = parts[0].merge(parts[1]).merge(parts[2]).compute()
     assert merged == pytest.approx(whole.compute(), rel=1e-12)
     means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3

@@ -16,7 +16,7 @@ from regions import IN_YAML, Bare, Wider
 import bandpo
 from bandpo import Band, BySign, Capped, Clip, Objective, Union, objective, policy_loss
 from bandpo.band import Divergence
-from bandpo.integrations import HOSTS, objective_for
+from bandpo.integrations import TRAINERS, objective_for
 from bandpo.losses import Decay, Preserve, Sapo, Vespo
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.kl import KLPenalty
@@ -27,15 +27,15 @@ PRESERVE = Preserve(0.5, 0.75)
 OBJECTIVES = [
     Objective(),
     *(Objective(region) for region in IN_YAML),
-    *(Objective(Clip(0.2, 0.28), apply=apply) for apply in ("mask", "mask_two_sided", "weight", PRESERVE)),
-    Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), apply=("weight", "clip")),
-    Objective(Clip(), apply=(PRESERVE, "mask"), dual_clip=3.0),
-    Objective(Clip(), apply=("clip", Preserve(0, 0))),
-    *(Objective(Clip(0.2, 0.28), apply=apply) for apply in ("quadratic", Decay(2, 1), ("clip", Sapo()))),
-    Objective(Clip(1.0, math.inf), apply=Sapo(1, 2)),
+    *(Objective(Clip(0.2, 0.28), surrogate=surrogate) for surrogate in ("mask", "mask_two_sided", "weight", PRESERVE)),
+    Objective(BySign(Clip(0, 0), Clip(0.2, math.inf)), surrogate=("weight", "clip")),
+    Objective(Clip(), surrogate=(PRESERVE, "mask"), dual_clip=3.0),
+    Objective(Clip(), surrogate=("clip", Preserve(0, 0))),
+    *(Objective(Clip(0.2, 0.28), surrogate=surrogate) for surrogate in ("quadratic", Decay(2, 1), ("clip", Sapo()))),
+    Objective(Clip(1.0, math.inf), surrogate=Sapo(1, 2)),
     Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", max_log_ratio=20.0),
     Objective(Band("tv", 0.1), ratio="mean-of-clipped", dual_clip=1.5),
-    Objective(Union(Band("kl", 0.03), Clip(0.2, 0.2)), ratio="sequence", apply="weight"),
+    Objective(Union(Band("kl", 0.03), Clip(0.2, 0.2)), ratio="sequence", surrogate="weight"),
     *(Objective(beta=0.04, kl_penalty=kind) for kind in get_args(KLPenalty)),
     *(Objective(aggregation=kind) for kind in get_args(Aggregation)),
 ]
@@ -63,12 +63,12 @@ def test_equal_objectives_are_one_key_of_a_dictionary(value):
     assert {value: 1}[again] == 1
     assert (value == Objective()) == (value.changed() == {} and value.trust_region == Band("kl", 0.05))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        value.apply = "mask"
+        value.surrogate = "mask"
 
 
 def test_different_objectives_are_different():
     assert len(set(OBJECTIVES)) > len(OBJECTIVES) - 6  # defaults occur more than once
-    fields = {"apply": "mask", "ratio": "sequence", "dual_clip": 2.0, "beta": 0.1, "max_log_ratio": 9.0}
+    fields = {"surrogate": "mask", "ratio": "sequence", "dual_clip": 2.0, "beta": 0.1, "max_log_ratio": 9.0}
     for field, value in fields.items():
         other = dataclasses.replace(Objective(), **{field: value})
         assert other != Objective()
@@ -80,10 +80,10 @@ def test_the_yaml_that_people_write():
     text = """
     type: objective
     trust_region: {type: clip, eps_low: 0.2, eps_high: 2.8e-1}
-    apply: [{type: preserve, low: 0.5, high: 1e0}, clip]
+    surrogate: [{type: preserve, low: 0.5, high: 1e0}, clip]
     dual_clip: 3
     """
-    expected = Objective(Clip(0.2, 0.28), apply=(Preserve(0.5, 1.0), "clip"), dual_clip=3.0)
+    expected = Objective(Clip(0.2, 0.28), surrogate=(Preserve(0.5, 1.0), "clip"), dual_clip=3.0)
     assert objective(yaml.safe_load(text)) == expected
     assert objective({"type": "objective"}) == Objective()
     assert objective({"type": "objective", "beta": "1e-3"}).beta == 1e-3  # a string in PyYAML
@@ -91,7 +91,7 @@ def test_the_yaml_that_people_write():
     for region in IN_YAML:
         assert objective(region.to_config()) == objective(region) == Objective(region)
     # A pair of one is that one.
-    assert Objective(apply=("mask", "mask")) == Objective(apply=["mask", "mask"]) == Objective(apply="mask")
+    assert Objective(surrogate=("mask", "mask")) == Objective(surrogate=["mask", "mask"]) == Objective(surrogate="mask")
 
 
 def test_a_region_or_divergence_without_a_node_has_none_here():
@@ -111,25 +111,34 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
         ({"trust_region": Band}, "trust_region of Objective must be a trust region, got <class"),
         ({"trust_region": Objective()}, r"trust_region of Objective must be a trust region, got Objective\("),
         (
-            {"apply": "weight", "dual_clip": 3.0},
-            "dual_clip must be None for apply = 'weight', which bounds r .* got 3.0",
+            {"surrogate": "weight", "dual_clip": 3.0},
+            "dual_clip must be None for surrogate = 'weight', which bounds r .* got 3.0",
         ),
-        ({"apply": "mask_two_sided", "dual_clip": 3.0}, "dual_clip must be None for apply = 'mask_two_sided'"),
-        ({"apply": ("clip", "weight"), "dual_clip": 3.0}, r"dual_clip must be None for apply = \('clip', 'weight'\)"),
-        ({"apply": "preserve"}, r"apply must be one of \['clip', .*Preserve\(low, high\).*, got 'preserve'"),
-        ({"apply": ("mask",)}, r"apply must be one of .* got \('mask',\)"),
-        ({"apply": {"type": "preserve"}}, "apply must be one of .* got {'type': 'preserve'}"),
-        ({"apply": Sapo()}, r"trust_region must be Clip\(1, inf\), no clip, for apply = Sapo.*, got Band"),
+        ({"surrogate": "mask_two_sided", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'mask_two_sided'"),
         (
-            {"apply": Sapo(), "trust_region": Clip(0.2, 0.2)},
+            {"surrogate": ("clip", "weight"), "dual_clip": 3.0},
+            r"None for surrogate = \('clip', 'weight'\)",
+        ),
+        ({"surrogate": "preserve"}, r"surrogate must be one of \['clip', .*Preserve\(low, high\).*, got 'preserve'"),
+        ({"surrogate": ("mask",)}, r"surrogate must be one of .* got \('mask',\)"),
+        ({"surrogate": {"type": "preserve"}}, "surrogate must be one of .* got {'type': 'preserve'}"),
+        ({"surrogate": Sapo()}, r"trust_region must be Clip\(1, inf\), no clip, for surrogate = Sapo.*, got Band"),
+        (
+            {"surrogate": Sapo(), "trust_region": Clip(0.2, 0.2)},
             "does not read a rule's bounds; 'quadratic' and Decay",
         ),
         ({"ratio": "response"}, r"ratio of Objective must be one of \['token', .*\], got 'response'"),
         ({"trust_region": Band(), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"trust_region": BySign(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"trust_region": Relaxed(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
-        ({"apply": "mask", "ratio": "mean-of-clipped"}, "apply must be 'clip' for ratio 'mean-of-clipped', got 'mask'"),
-        ({"apply": ("clip", PRESERVE), "ratio": "mean-of-clipped"}, "apply must be 'clip' for .*, got .*Preserve"),
+        (
+            {"surrogate": "mask", "ratio": "mean-of-clipped"},
+            "must be 'clip' for ratio 'mean-of-clipped', got 'mask'",
+        ),
+        (
+            {"surrogate": ("clip", PRESERVE), "ratio": "mean-of-clipped"},
+            "must be 'clip' for .*, got .*Preserve",
+        ),
         ({"dual_clip": 1.0}, r"dual_clip of Objective must be a number in \(1, inf\), got 1.0"),
         ({"positive_weight": -0.1}, r"positive_weight of Objective must be a number in \[0, inf\), got -0.1"),
         ({"positive_weight": math.inf}, r"positive_weight of Objective must be a number in \[0, inf\), got inf"),
@@ -180,7 +189,7 @@ def test_numbers_of_gates_are_positive_and_finite(value):
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"type": "objective", "aply": "mask"}, "unknown key 'aply' in objective, did you mean 'apply'"),
+        ({"type": "objective", "surogate": "mask"}, "unknown key 'surogate' in objective, did you mean 'surrogate'"),
         ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
         (
             {"type": "objective", "trust_region": 0.2},
@@ -191,16 +200,19 @@ def test_numbers_of_gates_are_positive_and_finite(value):
             {"type": "objective", "trust_region": {"type": "objective"}},
             "no trust region type is called 'objective'",
         ),
-        ({"type": "objective", "apply": {"type": "preserve", "low": 1}}, "apply 'preserve' lacks high"),
+        ({"type": "objective", "surrogate": {"type": "preserve", "low": 1}}, "surrogate 'preserve' lacks high"),
         (
-            {"type": "objective", "apply": {"type": "preserve", "lo": 1}},
-            "unknown key 'lo' in apply 'preserve', did you",
+            {"type": "objective", "surrogate": {"type": "preserve", "lo": 1}},
+            "unknown key 'lo' in surrogate 'preserve', did you",
         ),
         (
-            {"type": "objective", "apply": {"type": "clip"}},
-            r"apply type must be one of \['decay', .*'preserve', 'sapo'.*\], got 'clip'",
+            {"type": "objective", "surrogate": {"type": "clip"}},
+            r"surrogate type must be one of \['decay', .*'preserve', 'sapo'.*\], got 'clip'",
         ),
-        ({"type": "objective", "apply": ["clip", {"type": "mask"}]}, "apply type must be one of .*, got 'mask'"),
+        (
+            {"type": "objective", "surrogate": ["clip", {"type": "mask"}]},
+            "type must be one of .*, got 'mask'",
+        ),
         ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
         ({"type": "bandd"}, "called 'bandd', did you mean 'band'"),
         ({}, "the type of a trust region is missing"),
@@ -241,7 +253,7 @@ def test_a_bare_region_is_the_papers_objective_with_it():
 def differing(field):
     """An objective whose only field of another value is this one."""
     value = {
-        "apply": "mask",
+        "surrogate": "mask",
         "ratio": "sequence",
         "dual_clip": 3.0,
         "beta": 0.1,
@@ -252,13 +264,13 @@ def differing(field):
     return dataclasses.replace(Objective(Clip(0.2, 0.2)), **{field: value})
 
 
-FIELDS = ("apply", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio", "positive_weight")
+FIELDS = ("surrogate", "ratio", "dual_clip", "beta", "aggregation", "max_log_ratio", "positive_weight")
 
 
-@pytest.mark.parametrize(("host", "field"), list(itertools.product(HOSTS, FIELDS)))
+@pytest.mark.parametrize(("host", "field"), list(itertools.product(TRAINERS, FIELDS)))
 def test_what_a_trainer_cannot_do_is_refused_by_name_and_nothing_else(host, field):
     value = differing(field)
-    if field in HOSTS[host].refused(host):
+    if field in TRAINERS[host].refused(host):
         for given in (value, value.to_config()):
             with pytest.raises(ValueError, match=f"^{field} must be .* through {host}, got .*: .+"):
                 objective_for(host, given)
@@ -267,8 +279,8 @@ def test_what_a_trainer_cannot_do_is_refused_by_name_and_nothing_else(host, fiel
 
 
 def test_every_trainer_takes_the_papers_and_a_bare_region():
-    for host in HOSTS:
+    for host in TRAINERS:
         assert objective_for(host, None) == Objective()
         assert objective_for(host, Band("tv", 0.1)) == Objective(Band("tv", 0.1))
         keeps_its_loss = host not in ("TRL", "axolotl", "verl", "SkyRL", "tinker", "prime-rl", "rLLM")
-        assert set(HOSTS[host].refused(host)) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})
+        assert set(TRAINERS[host].refused(host)) == (set(FIELDS) if keeps_its_loss else {"beta", "aggregation"})

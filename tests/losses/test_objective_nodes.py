@@ -83,7 +83,7 @@ def test_a_method_is_known_in_any_capitals_and_by_its_title(text, same):
         ("clp", "no method or rule is called 'clp', did you mean 'clip'?"),
         ("clip:x", "'clip:x': eps_low of Clip must be a number"),
         ("{type: method, name: gsp}", "'{type: method, name: gsp}': no method or .* 'gsp', did you mean 'gspo'"),
-        ("{type: objective, aply: mask}", "unknown key 'aply' in objective, did you mean 'apply'"),
+        ("{type: objective, surogate: mask}", "unknown key 'surogate' in objective, did you mean 'surrogate'"),
         ("gspo:0.1", "no method or rule is called 'gspo:0.1', did you mean 'gspo'"),
         ("ppo clip", "no method or rule is called 'ppo clip', did you mean 'ppo'"),
         ("KL", "no method or rule is called 'KL', did you mean 'band:KL'"),
@@ -103,7 +103,7 @@ def test_what_is_none_is_named_with_what_is_nearest(node, message):
 def test_a_text_may_be_a_rule_or_an_objective():
     assert objective("clip:0.2:0.28") == Objective(Clip(0.2, 0.28))
     assert objective("clip") == Objective(Clip())
-    assert objective("{type: objective, apply: mask}") == Objective(apply="mask")
+    assert objective("{type: objective, surrogate: mask}") == Objective(surrogate="mask")
 
 
 @pytest.mark.parametrize("text", ["band:kl:0.1", "Band:kl:0.1"])

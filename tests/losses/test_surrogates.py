@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ KEEP = ["weight", PRESERVE, DECAY]
 SMOOTH = ["quadratic", SAPO]
 
 
-def textbook(apply, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_clip: float = math.inf) -> Tensor:
+def textbook(kind, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_clip: float = math.inf) -> Tensor:
     """The objective of one application as its paper writes it, for autograd."""
     s = (log_pi - old).clamp(-60, 60)
     r, low, high = s.exp(), bounds.log_low.exp(), bounds.log_high.exp()
@@ -36,37 +37,37 @@ def textbook(apply, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual
     clipped = torch.where(below, low, torch.where(above, high, r))
     tamed = torch.where((a < 0) & (r > dual_clip), dual_clip, r)
     self_ratio = torch.exp(log_pi - log_pi.detach())  # r / sg(r)
-    if apply == "clip":
+    if kind == "clip":
         least = torch.where(r * a <= clipped * a, r * a, clipped * a)
         return torch.where((a < 0) & (least < dual_clip * a), dual_clip * a, least)
-    if apply == "mask":
+    if kind == "mask":
         drop = (above & (a > 0)) | (below & (a < 0))
         return torch.where(drop, 0.0, tamed * a)
-    if apply == "mask_two_sided":
+    if kind == "mask_two_sided":
         return torch.where(above | below, 0.0, r * a)
-    if apply == "weight":
+    if kind == "weight":
         return clipped.detach() * a * log_pi
-    if apply == "quadratic":
+    if kind == "quadratic":
         e = torch.where(r > 1, high - 1, 1 - low)
         least = torch.where(r * a <= clipped * a, r * a, clipped * a)  # where r is pinned to 1
         return torch.where(e < 1e-6, least, r * a - a.abs() / (2 * e.clamp(min=1e-6)) * (r - 1) ** 2)
-    if isinstance(apply, Sapo):
-        tau = torch.where(a > 0, apply.tau_positive * torch.ones_like(r), apply.tau_negative)
+    if isinstance(kind, Sapo):
+        tau = torch.where(a > 0, kind.tau_positive * torch.ones_like(r), kind.tau_negative)
         return 4 / tau * torch.sigmoid(tau * (r - 1)) * a
-    if isinstance(apply, Vespo):
-        k = torch.where(a > 0, apply.k_positive * torch.ones_like(r), apply.k_negative)
-        rate = torch.where(a > 0, apply.lambda_positive * torch.ones_like(r), apply.lambda_negative)
+    if isinstance(kind, Vespo):
+        k = torch.where(a > 0, kind.k_positive * torch.ones_like(r), kind.k_negative)
+        rate = torch.where(a > 0, kind.lambda_positive * torch.ones_like(r), kind.lambda_negative)
         return (r**k * torch.exp(rate * (1 - r))).detach() * self_ratio * a
-    if isinstance(apply, Decay):
-        weight = torch.where(above, (high / r) ** apply.high, torch.where(below, (r / low) ** apply.low, 1.0))
+    if isinstance(kind, Decay):
+        weight = torch.where(above, (high / r) ** kind.high, torch.where(below, (r / low) ** kind.low, 1.0))
         kept = weight.detach() * r * a
     else:
-        kept = torch.where(a > 0, apply.high * torch.where(above, high, 1.0), apply.low * low) * self_ratio * a
+        kept = torch.where(a > 0, kind.high * torch.where(above, high, 1.0), kind.low * low) * self_ratio * a
     return torch.where((above & (a > 0)) | (below & (a < 0)), kept, tamed * a)
 
 
 def both(pair, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, **options) -> Tensor:
-    positive, negative = (textbook(apply, log_pi, old, a, bounds, **options) for apply in pair)
+    positive, negative = (textbook(kind, log_pi, old, a, bounds, **options) for kind in pair)
     return torch.where(a >= 0, positive, negative)
 
 
@@ -86,14 +87,12 @@ def batch(dtype: torch.dtype = F64, seed: int = 0, rows: int = 6, columns: int =
 
 
 def context_of(data: dict[str, Tensor], entropies: Tensor) -> Context:
-    return Context(data["response_mask"], entropies, data["advantages"].double()[:, None], step=3)
+    return Context(data["response_mask"], data["advantages"].double()[:, None], {"entropies": entropies})
 
 
-def loss_and_gradient(
-    data: dict[str, Tensor], region, *, step=None, normalizer=None, **fields
-) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(data: dict[str, Any], region, *, normalizer=None, **fields) -> tuple[Tensor, Tensor]:
     """Of the objective with these fields."""
-    loss, _ = policy_loss(**data, objective=Objective(region, **fields), step=step, normalizer=normalizer)
+    loss, _ = policy_loss(**data, objective=Objective(region, **fields), normalizer=normalizer)
     return loss.detach(), torch.autograd.grad(loss.sum(), data["logps"])[0]
 
 
@@ -104,24 +103,24 @@ def loss_and_gradient(
     "dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16, torch.float32, F64], ids=str
 )
 @pytest.mark.parametrize(
-    ("region", "apply"),
+    ("region", "kind"),
     [*itertools.product(REGIONS, BY_BOUNDS), (NO_CLIP, SAPO), (NO_CLIP, Vespo(1.5, 0.5, 2, 3))],
     ids=lambda value: str(value) if value in APPLICATIONS or isinstance(value, Vespo) else name_of(value),
 )
 @pytest.mark.filterwarnings("ignore:.*half precision rounds them")
-def test_every_region_and_application_is_its_textbook(region, apply, dtype):
+def test_every_region_and_application_is_its_textbook(region, kind, dtype):
     data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
-    got = loss_and_gradient(data | {"entropies": entropies}, region, apply=apply, aggregation="none", step=3)
+    got = loss_and_gradient(data | {"extra": {"entropies": entropies}}, region, surrogate=kind, aggregation="none")
     log_pi = data["logps"].detach().double().requires_grad_()
     old, a, mask = data["old_logps"].double(), data["advantages"].double()[:, None], data["response_mask"]
     # Half precision is float32 from the start: so are its bounds.
     bounds = region.bounds(data["old_logps"].to(torch.promote_types(dtype, torch.float32)), context_of(data, entropies))
     bounds = Bounds(bounds.log_low.double(), bounds.log_high.double())
-    expected = -torch.where(mask, textbook(apply, log_pi, old, a, bounds), 0.0)
+    expected = -torch.where(mask, textbook(kind, log_pi, old, a, bounds), 0.0)
     (gradient,) = torch.autograd.grad(expected.sum(), log_pi)
     rtol = {F64: 1e-12, torch.float32: 1e-5}.get(dtype, 1e-5)
     # Under "quadratic" two terms may cancel.
-    atol = max(1e-14, rtol * expected.detach().abs().max().item() * (apply == "quadratic"))
+    atol = max(1e-14, rtol * expected.detach().abs().max().item() * (kind == "quadratic"))
     torch.testing.assert_close(got[0].double(), expected, rtol=rtol, atol=atol)
     rtol = {F64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     if dtype == torch.float16:
@@ -138,9 +137,9 @@ def test_every_region_and_application_is_its_textbook(region, apply, dtype):
 def test_pairs_and_dual_clip_are_their_textbook(pair, dual_clip):
     """Each sign its own application; and a pair of one is that one."""
     data, region = batch(seed=1), NO_CLIP if pair == (SAPO, SAPO) else Band("kl", 0.05)
-    options = {"apply": pair, "dual_clip": dual_clip}
+    options = {"surrogate": pair, "dual_clip": dual_clip}
     if dual_clip is not None and pair[1] not in TAKE_DUAL_CLIP:
-        with pytest.raises(ValueError, match=r"dual_clip must be None for apply = .*, which bounds r where A < 0"):
+        with pytest.raises(ValueError, match=r"dual_clip must be None for surrogate = .*, which bounds r where A < 0"):
             loss_and_gradient(data, region, **options)
         return
     loss, gradient = loss_and_gradient(data, region, aggregation="none", **options)
@@ -154,13 +153,13 @@ def test_pairs_and_dual_clip_are_their_textbook(pair, dual_clip):
     if dual_clip:  # it acts somewhere
         assert ((s > math.log(dual_clip)) & (a < 0) & data["response_mask"]).sum() > 2
     if pair[0] == pair[1]:
-        alone = loss_and_gradient(data, region, aggregation="none", **options | {"apply": pair[0]})
+        alone = loss_and_gradient(data, region, aggregation="none", **options | {"surrogate": pair[0]})
         assert torch.equal(alone[0], loss)
         assert torch.equal(alone[1], gradient)
 
 
-@pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
-def test_the_table_of_the_surrogate(apply):
+@pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
+def test_the_table_of_the_surrogate(kind):
     """Value and derivative for each sign and side, as its docstring has them; the bounds themselves are inside."""
     low, high = math.log(0.8), math.log(1.3)
     s = torch.tensor([-0.5, low, 0.1, high, 0.7], dtype=F64).requires_grad_()
@@ -195,9 +194,9 @@ def test_the_table_of_the_surrogate(apply):
         ("weight", 1): (None, [0.8, *r[1:4], 1.3]),
     }
     for sign in (1, -1):
-        values, slopes = rows.get((apply, sign)) or rows[apply, 1]
+        values, slopes = rows.get((kind, sign)) or rows[kind, 1]
         values = values or [w * x for w, x in zip(slopes, s.tolist(), strict=True)]  # log r in the place of log pi
-        got = surrogate(s, torch.tensor([2.0 * sign], dtype=F64), bounds, apply=apply)
+        got = surrogate(s, torch.tensor([2.0 * sign], dtype=F64), bounds, surrogate=kind)
         (slope,) = torch.autograd.grad(got.sum(), s)
         assert got.tolist() == pytest.approx([2 * sign * v for v in values], rel=1e-12)
         assert slope.tolist() == pytest.approx([2 * sign * v for v in slopes], rel=1e-12, abs=1e-14)
@@ -208,26 +207,26 @@ def test_mask_has_the_gradient_of_clip_and_so_has_preserve_of_nothing():
     data = batch(seed=2)
     for region in (Band("kl", 0.05), Band("tv", 0.1), Clip(0.2, 0.28)):
         value, gradient = loss_and_gradient(data, region)
-        for options in ({"apply": "mask"}, {"apply": Preserve(0.0, 0.0)}):
+        for options in ({"surrogate": "mask"}, {"surrogate": Preserve(0.0, 0.0)}):
             other, same = loss_and_gradient(data, region, **options)
             assert torch.equal(gradient, same)
             assert other != value
 
 
-@pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
-def test_a_surrogate_is_never_nan_however_far_a_ratio_is(apply):
+@pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
+def test_a_surrogate_is_never_nan_however_far_a_ratio_is(kind):
     """e^89 is inf in float32. Below the bound for A < 0, above it for A > 0, all values are finite."""
     s = torch.tensor([[100.0, 89.0, -100.0, -torch.inf, 0.1]], requires_grad=True)
     bounds = Clip(0.2, 0.2).bounds(torch.zeros(1, 5))
     for sign in (1.0, -1.0, 0.0):
-        value = surrogate(s, torch.tensor([[sign]]), bounds, apply=apply)
+        value = surrogate(s, torch.tensor([[sign]]), bounds, surrogate=kind)
         (slope,) = torch.autograd.grad(value.sum(), s)
         assert not value.isnan().any()
         assert not slope.isnan().any()
-        if sign >= 0 or apply in ("mask_two_sided", "weight", *SMOOTH):  # else r A itself, which overflows
-            assert value.isfinite().all() or apply == "weight"
+        if sign >= 0 or kind in ("mask_two_sided", "weight", *SMOOTH):  # else r A itself, which overflows
+            assert value.isfinite().all() or kind == "weight"
             assert slope.isfinite().all()
-    if apply == "mask_two_sided":
+    if kind == "mask_two_sided":
         assert (value[0, :4] == 0).all()
 
 
@@ -239,7 +238,7 @@ def test_a_log_ratio_cut_by_max_log_ratio_has_no_gradient_under_mask_two_sided()
         old,
         torch.ones(1),
         torch.ones(1, 3),
-        Objective(NO_CLIP, apply="mask_two_sided", max_log_ratio=1.0),
+        Objective(NO_CLIP, surrogate="mask_two_sided", max_log_ratio=1.0),
         metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
@@ -248,15 +247,15 @@ def test_a_log_ratio_cut_by_max_log_ratio_has_no_gradient_under_mask_two_sided()
     assert metrics.compute()["log_ratio/saturated_fraction"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
-def test_a_second_derivative_at_a_probability_of_zero_is_finite(apply):
+@pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
+def test_a_second_derivative_at_a_probability_of_zero_is_finite(kind):
     logps = torch.tensor([[-1.0, -torch.inf]], requires_grad=True)
     old = torch.full((1, 2), -1.0)
-    region = NO_CLIP if apply == SAPO else Clip(1.0, 1.0)
-    loss, _ = policy_loss(logps, old, torch.ones(1), torch.ones(1, 2), Objective(region, apply=apply))
+    region = NO_CLIP if kind == SAPO else Clip(1.0, 1.0)
+    loss, _ = policy_loss(logps, old, torch.ones(1), torch.ones(1, 2), Objective(region, surrogate=kind))
     (first,) = torch.autograd.grad(loss, logps, create_graph=True)
     assert torch.equal(first.detach(), torch.autograd.grad(loss, logps, retain_graph=True)[0])
-    if apply != "weight":
+    if kind != "weight":
         (second,) = torch.autograd.grad(first.sum(), logps)
         assert second.isfinite().all()
 
@@ -281,14 +280,14 @@ def test_functional_transforms_give_what_autograd_gives():
 def test_the_value_of_a_weight_is_its_log_pi_down_to_a_million_nats():
     for log_pi, counts_as in ((-2e3, -2e3), (-9e5, -9e5), (-2e6, -1e6)):
         one = torch.tensor([[log_pi]])
-        loss, _ = policy_loss(one, one, torch.ones(1), torch.ones(1, 1), Objective(Clip(0.2, 0.2), apply="weight"))
+        loss, _ = policy_loss(one, one, torch.ones(1), torch.ones(1, 1), Objective(Clip(0.2, 0.2), surrogate="weight"))
         assert loss.item() == -counts_as
 
 
 def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials():
     bounds = Clip(0.2, 0.2).bounds(torch.zeros(1, 1, dtype=F64))
     sapo = 1.1 / math.cosh(0.035) ** 2 * (1 - 0.7 * 1.1 * math.tanh(0.035))
-    for apply, slope, expected in (
+    for kind, slope, expected in (
         ("weight", 1.1, 0.0),
         ("mask", 1.1, 1.1),
         ("clip", 1.1, 1.1),
@@ -301,10 +300,10 @@ def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(
         (("weight", SAPO), 1.1, 0.0),
     ):
         s = torch.tensor([[math.log(1.1)]], dtype=F64, requires_grad=True)
-        value = surrogate(s, torch.ones(1, dtype=F64), bounds, apply=apply)
+        value = surrogate(s, torch.ones(1, dtype=F64), bounds, surrogate=kind)
         (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
         assert first.item() == pytest.approx(slope)
-        if apply == "weight":  # whose gradient is constant
+        if kind == "weight":  # whose gradient is constant
             assert not first.requires_grad
             continue
         (second,) = torch.autograd.grad(first.sum(), s)
@@ -313,8 +312,8 @@ def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(
 
 def test_rollout_weights_multiply_every_application():
     data, weights = batch(), 3 * torch.rand(6, 9, dtype=F64)
-    for apply in APPLICATIONS:
-        options, region = {"apply": apply, "aggregation": "none"}, NO_CLIP if apply == SAPO else Band()
+    for kind in APPLICATIONS:
+        options, region = {"surrogate": kind, "aggregation": "none"}, NO_CLIP if kind == SAPO else Band()
         plain = loss_and_gradient(data, region, **options)
         weighted = loss_and_gradient(data | {"rollout_is_weights": weights}, region, **options)
         for got, expected in zip(weighted, plain, strict=True):
@@ -324,23 +323,23 @@ def test_rollout_weights_multiply_every_application():
 # ---- padding, infinities, NaN, compilation
 
 RATIOS = ["token", "sequence", "sequence-mean", "mean-of-clipped"]
-WAYS = [(apply, ratio) for ratio in RATIOS[:3] for apply in APPLICATIONS] + [("clip", RATIOS[3])]
+WAYS = [(kind, ratio) for ratio in RATIOS[:3] for kind in APPLICATIONS] + [("clip", RATIOS[3])]
 
 
-def region_for(ratio: str, apply="clip"):
-    return NO_CLIP if apply == SAPO else Clip(0.2, 0.28) if ratio == "sequence-mean" else Band("kl", 0.05)
+def region_for(ratio: str, kind="clip"):
+    return NO_CLIP if kind == SAPO else Clip(0.2, 0.28) if ratio == "sequence-mean" else Band("kl", 0.05)
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize(("apply", "ratio"), WAYS, ids=str)
-def test_what_stands_in_padding_reaches_nothing(apply, ratio, junk):
+@pytest.mark.parametrize(("kind", "ratio"), WAYS, ids=str)
+def test_what_stands_in_padding_reaches_nothing(kind, ratio, junk):
     clean = batch() | {"rollout_is_weights": torch.rand(6, 9, dtype=F64)}
     clean["advantages"] = clean["advantages"][:, None].repeat(1, 9)
     mask = clean["response_mask"]
     dirty = {n: x if n == "response_mask" else torch.where(mask, x.detach(), junk) for n, x in clean.items()}
     dirty["logps"].requires_grad_()
-    for region in (region_for(ratio, apply), BySign(Clip(0, 0), Clip(1, 0)))[: 1 if apply == SAPO else 2]:
-        objective = Objective(region, apply=apply, ratio=ratio)
+    for region in (region_for(ratio, kind), BySign(Clip(0, 0), Clip(1, 0)))[: 1 if kind == SAPO else 2]:
+        objective = Objective(region, surrogate=kind, ratio=ratio)
         (loss, measured), (expected, metrics) = (policy_loss(**x, objective=objective) for x in (dirty, clean))
         assert torch.equal(loss, expected)
         gradients = [torch.autograd.grad(y, x["logps"])[0] for y, x in ((loss, dirty), (expected, clean))]
@@ -352,16 +351,16 @@ def test_what_stands_in_padding_reaches_nothing(apply, ratio, junk):
 LOGPS = [-math.inf, -1e30, -1e4, -500.0, -80.0, -1.0, -1e-8, 0.0, 1e-7, 1e-6]
 
 
-@pytest.mark.parametrize(("apply", "ratio"), WAYS, ids=str)
-def test_value_and_gradient_are_finite_for_every_log_probability(apply, ratio):
+@pytest.mark.parametrize(("kind", "ratio"), WAYS, ids=str)
+def test_value_and_gradient_are_finite_for_every_log_probability(kind, ratio):
     """Tokens one by one, and in responses that mix all of them."""
     pairs = torch.tensor(list(itertools.product(LOGPS, LOGPS)))
     for shape in ((100, 1), (10, 10), (1, 100)):
         logps, old = pairs[:, 0].reshape(shape).clone().requires_grad_(), pairs[:, 1].reshape(shape)
-        regions = (NO_CLIP, region_for(ratio), Clip(), Clip(0, 0))[: 1 if apply == SAPO else 4]
+        regions = (NO_CLIP, region_for(ratio), Clip(), Clip(0, 0))[: 1 if kind == SAPO else 4]
         for sign, region in itertools.product((1.0, -1.0), regions):
             advantages, mask = torch.full(shape[:1], 3 * sign), torch.ones(shape)
-            objective = Objective(region, apply=apply, ratio=ratio)
+            objective = Objective(region, surrogate=kind, ratio=ratio)
             loss, metrics = policy_loss(logps, old, advantages, mask, objective, metrics="all")
             (gradient,) = torch.autograd.grad(loss, logps)
             assert loss.isfinite()
@@ -371,7 +370,7 @@ def test_value_and_gradient_are_finite_for_every_log_probability(apply, ratio):
 
 def test_a_log_ratio_beyond_sixty_has_a_gradient_under_weight_only():
     old = torch.full((1, 2), -100.0)
-    for apply, region, expected in (
+    for kind, region, expected in (
         ("clip", NO_CLIP, 0.0),
         ("mask", NO_CLIP, 0.0),
         ("weight", Clip(), 1.2),
@@ -381,18 +380,18 @@ def test_a_log_ratio_beyond_sixty_has_a_gradient_under_weight_only():
         (SAPO, NO_CLIP, 0.0),
     ):
         logps = (old + 61).requires_grad_()
-        loss, _ = policy_loss(logps, old, torch.ones(1), old < 0, Objective(region, apply=apply))
+        loss, _ = policy_loss(logps, old, torch.ones(1), old < 0, Objective(region, surrogate=kind))
         (gradient,) = torch.autograd.grad(loss, logps)
         torch.testing.assert_close(gradient, torch.full((1, 2), -expected / 2), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize(("apply", "ratio"), WAYS, ids=str)
-def test_nan_at_a_response_token_gives_nan(apply, ratio):
+@pytest.mark.parametrize(("kind", "ratio"), WAYS, ids=str)
+def test_nan_at_a_response_token_gives_nan(kind, ratio):
     for name in ("logps", "old_logps", "advantages"):
         arguments = {n: x.detach().clone() for n, x in batch().items()}
         arguments[name][0] = math.nan
         arguments["logps"].requires_grad_()
-        loss, _ = loss_and_gradient(arguments, region_for(ratio, apply), normalizer=6.0, apply=apply, ratio=ratio)
+        loss, _ = loss_and_gradient(arguments, region_for(ratio, kind), normalizer=6.0, surrogate=kind, ratio=ratio)
         assert loss.isnan()
 
 
@@ -400,24 +399,24 @@ COMPILED = [*WAYS, (("weight", "clip"), "token")]
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
-@pytest.mark.parametrize(("apply", "ratio"), COMPILED, ids=str)
+@pytest.mark.parametrize(("kind", "ratio"), COMPILED, ids=str)
 @pytest.mark.slow
-def test_one_graph_with_the_numbers_of_eager_mode(apply, ratio):
+def test_one_graph_with_the_numbers_of_eager_mode(kind, ratio):
     from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
 
     data = batch(torch.float32)
-    regions = [region_for(ratio, apply)]
-    if apply != SAPO:  # a second one, in turns: bounds are computed alike under every application
+    regions = [region_for(ratio, kind)]
+    if kind != SAPO:  # a second one, in turns: bounds are computed alike under every application
         others = [BySign(Clip(0, 0), Clip(1, 0))]
         if ratio != "sequence-mean":
             others += [Relaxed(Band("kl", 0.05), Clip()), Capped(BySign(Band("tv", 0.1), Clip()), 3.0)]
-        regions.append(others[(COMPILED.index((apply, ratio)) + RATIOS.index(ratio)) % len(others)])
+        regions.append(others[(COMPILED.index((kind, ratio)) + RATIOS.index(ratio)) % len(others)])
     for region in regions:
         torch._dynamo.reset()
         counter = CompileCounterWithBackend("eager")
 
         def function(*arguments, region=region):
-            return policy_loss(*arguments, Objective(region, apply=apply, ratio=ratio))
+            return policy_loss(*arguments, Objective(region, surrogate=kind, ratio=ratio))
 
         expected, metrics = function(*data.values())
         loss, measured = torch.compile(function, backend=counter, fullgraph=True)(*data.values())
@@ -453,7 +452,7 @@ def test_dual_clip_is_a_rule_by_sign_too():
     """r in [0, 1.2] where A >= 0, in [0.8, 3] where A < 0: the gradient of the argument `dual_clip`."""
     data = batch(seed=3)
     argument = loss_and_gradient(data, Clip(0.2, 0.2), dual_clip=1.5)
-    rule = loss_and_gradient(data, BySign(Clip(1, 0.2), Clip(0.2, 0.5)), apply="mask_two_sided")
+    rule = loss_and_gradient(data, BySign(Clip(1, 0.2), Clip(0.2, 0.5)), surrogate="mask_two_sided")
     torch.testing.assert_close(rule[1], argument[1], rtol=1e-12, atol=0)
     assert (rule[1] != loss_and_gradient(data, Clip(0.2, 0.2))[1]).any()
 
@@ -466,7 +465,7 @@ def test_weights_by_sign_are_topr_of_tokens():
         return (torch.ones_like(r) if a > 0 else r.detach().clamp(0, 1)) * a * log_pi
 
     data, region = batch(seed=6), BySign(Clip(0, 0), Clip(1, 0))
-    same(loss_and_gradient(data, region, apply="weight"), maximised(data, of_tokens))
+    same(loss_and_gradient(data, region, surrogate="weight"), maximised(data, of_tokens))
 
 
 # ---- the ratio of a response
@@ -496,15 +495,15 @@ def test_ratio_of_a_response_is_the_product_over_its_tokens():
     assert metrics.compute()["clip/count"] == (data["response_mask"].sum(-1) * outside).sum()
 
 
-@pytest.mark.parametrize("apply", APPLICATIONS, ids=str)
-def test_gspo_is_the_geometric_mean_of_the_ratios(apply):
+@pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
+def test_gspo_is_the_geometric_mean_of_the_ratios(kind):
     def gspo(log_pi, old, a):
-        return textbook(apply, log_pi.mean(), old.mean(), a, Clip(0.2, 0.28).bounds(old.mean()))
+        return textbook(kind, log_pi.mean(), old.mean(), a, Clip(0.2, 0.28).bounds(old.mean()))
 
-    data, region = batch(seed=9), NO_CLIP if apply == SAPO else Clip(0.2, 0.28)
-    got = loss_and_gradient(data, region, ratio="sequence-mean", apply=apply)
+    data, region = batch(seed=9), NO_CLIP if kind == SAPO else Clip(0.2, 0.28)
+    got = loss_and_gradient(data, region, ratio="sequence-mean", surrogate=kind)
     same(got, maximised(data, gspo))
-    assert (got[1][data["response_mask"]] == 0).any() != (apply in [*KEEP, *SMOOTH])
+    assert (got[1][data["response_mask"]] == 0).any() != (kind in [*KEEP, *SMOOTH])
 
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
@@ -556,18 +555,18 @@ def test_for_one_token_all_ratios_are_one():
     ("options", "message"),
     [
         (
-            {"apply": "clamp"},
-            r"apply must be one of \['clip', .*, or a pair of them for A >= 0 and A < 0, got 'clamp'",
+            {"surrogate": "clamp"},
+            r"surrogate must be one of \['clip', .*, or a pair of them for A >= 0 and A < 0, got 'clamp'",
         ),
-        ({"apply": ("clip",)}, r"apply must be one of .*, got \('clip',\)"),
-        ({"apply": ("clip", "clamp")}, r"apply must be one of .*, got \('clip', 'clamp'\)"),
-        ({"apply": None}, "apply must be one of .*, got None"),
-        ({"apply": "preserve"}, r"apply must be one of .*, Preserve\(low, high\) .*, got 'preserve'"),
-        ({"apply": "weight", "dual_clip": 3.0}, "dual_clip must be None for apply = 'weight'.*, got 3.0"),
-        ({"apply": "quadratic", "dual_clip": 3.0}, "dual_clip must be None for apply = 'quadratic'.*, got 3.0"),
-        ({"apply": ("clip", SAPO), "dual_clip": 3.0}, r"dual_clip must be None for apply = .*Sapo.*, got 3.0"),
-        ({"apply": ("clip", "mask_two_sided"), "dual_clip": 3.0}, "dual_clip must be None for apply = "),
-        ({"apply": "mask", "dual_clip": 0.5}, "dual_clip (of Objective )?must be .*, got 0.5"),
+        ({"surrogate": ("clip",)}, r"surrogate must be one of .*, got \('clip',\)"),
+        ({"surrogate": ("clip", "clamp")}, r"surrogate must be one of .*, got \('clip', 'clamp'\)"),
+        ({"surrogate": None}, "surrogate must be one of .*, got None"),
+        ({"surrogate": "preserve"}, r"surrogate must be one of .*, Preserve\(low, high\) .*, got 'preserve'"),
+        ({"surrogate": "weight", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'weight'.*, got 3.0"),
+        ({"surrogate": "quadratic", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'quadratic'.*, got 3.0"),
+        ({"surrogate": ("clip", SAPO), "dual_clip": 3.0}, r"dual_clip must be None for surrogate = .*Sapo.*, got 3.0"),
+        ({"surrogate": ("clip", "mask_two_sided"), "dual_clip": 3.0}, "dual_clip must be None for surrogate = "),
+        ({"surrogate": "mask", "dual_clip": 0.5}, "dual_clip (of Objective )?must be .*, got 0.5"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):

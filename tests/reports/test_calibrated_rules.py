@@ -13,11 +13,12 @@ from regions import Narrowing, Wider
 from scipy.special import erfc
 
 import bandpo
-from bandpo import DCPO, Adaptive, Band, Bounds, BySign, Capped, Clip, Intersect, Region, Union
+from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Intersect, Region, Union
+from bandpo.control import replace_number
 from bandpo.errors import UserError
 from bandpo.losses.metrics import measure
-from bandpo.trust_regions import RIPO, Relaxed, Tilt
-from bandpo_runs.reports.calibration import RULES, calibrate, free_number, numbers_of, with_number
+from bandpo.trust_regions import RIPO, Relaxed
+from bandpo_runs.reports.calibration import RULES, calibrate, free_number, numbers_of
 from bandpo_runs.reports.tokens import Tokens
 
 
@@ -69,16 +70,16 @@ def test_a_smaller_number_leaves_more_outside(region, rate):
     names = found.parameter.split(",")
     if found.value is None:
         largest = 1.0 if "eps_low" in found.parameter and not isinstance(region, DCPO) else 1e4
-        outside = ~contained(with_number(region, names, largest), of)
-        smallest = ~contained(with_number(region, names, 1e-8), of)
+        outside = ~contained(replace_number(region, names, largest), of)
+        smallest = ~contained(replace_number(region, names, 1e-8), of)
         assert outside.mean() > rate or smallest.mean() < rate
         return
-    outside = (~contained(with_number(region, names, found.exact * (1 + 1e-9)), of)).sum()
-    more = (~contained(with_number(region, names, found.exact * (1 - 2e-4)), of)).sum()
+    outside = (~contained(replace_number(region, names, found.exact * (1 + 1e-9)), of)).sum()
+    more = (~contained(replace_number(region, names, found.exact * (1 - 2e-4)), of)).sum()
     assert outside <= rate * of.count < more
     assert found.exact <= found.value < found.exact * 1.01
     assert found.interval.low <= found.exact <= found.interval.high
-    measured = ~contained(with_number(region, names, found.value), of)
+    measured = ~contained(replace_number(region, names, found.value), of)
     assert found.measured.rate == measured.mean()
     assert found.measured.high == (measured & (of.log_ratio > 0)).mean()
     assert found.measured.low == (measured & (of.log_ratio < 0)).mean()
@@ -145,7 +146,7 @@ def test_what_is_free_in_a_rule():
         "region.inner.eps_low",
         "region.inner.eps_high",
     )
-    changed = with_number(Capped(Band("kl", 0.05, delta_low=0.1), 5.0), ["region.delta_low", "max_ratio"], 7.0)
+    changed = replace_number(Capped(Band("kl", 0.05, delta_low=0.1), 5.0), ["region.delta_low", "max_ratio"], 7.0)
     assert changed == Capped(Band("kl", 0.05, delta_low=7.0), 7.0)
 
 
@@ -164,12 +165,12 @@ def test_the_number_of_a_rule_in_a_tuple_has_its_place_in_its_name():
     region = Tightest((Band("kl", 0.3), Clip(0.5, 0.7)))
     assert free_number(region) == ("regions.0.delta",)
     assert numbers_of(region) == ["regions.0.delta", "regions.1.eps_low", "regions.1.eps_high"]
-    assert with_number(region, ["regions.1.eps_high"], 2.0) == Tightest((Band("kl", 0.3), Clip(0.5, 2.0)))
+    assert replace_number(region, ["regions.1.eps_high"], 2.0) == Tightest((Band("kl", 0.3), Clip(0.5, 2.0)))
     of = tokens()
     beyond = (~contained(Clip(0.5, 0.7), of)).sum()
     (found,) = calibrate(of, [region], rate=(beyond + 50.5) / of.count).rules
     assert found.parameter == "regions.0.delta"
-    assert (~contained(with_number(region, ["regions.0.delta"], found.exact), of)).sum() == beyond + 50
+    assert (~contained(replace_number(region, ["regions.0.delta"], found.exact), of)).sum() == beyond + 50
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_another_number_by_its_name(region, parameter, side):
     other = (~contained(region, of) & (np.sign(of.log_ratio) == -side)).sum()
     rate = (other + 55.5) / of.count
     (found,) = calibrate(of, [region], rate=rate, parameter=[parameter]).rules
-    outside = ~contained(with_number(region, [parameter], found.exact), of)
+    outside = ~contained(replace_number(region, [parameter], found.exact), of)
     assert (outside & (np.sign(of.log_ratio) == side)).sum() == 55
     assert found.parameter == parameter
 
@@ -211,8 +212,8 @@ REFUSED = {
         "gives a token other bounds in another batch",
     ),
     "more of a batch": (
-        Adaptive(Band(), Tilt("surprise", 0.5)),
-        "region.delta",
+        Wider(),
+        "eps",
         "needs more than old log-probabilities and advantages",
     ),
     "more than p": (Wider(), "eps", r"needs context\.entropies"),

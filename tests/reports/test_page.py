@@ -15,12 +15,12 @@ pytest.importorskip("matplotlib")
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from regions import Wider
 from report_runs import BAND, CHROMIUM, CLIP, browse, make_rows, ramp, table, with_script, write_run
 
 from bandpo import BySign, Clip
 from bandpo.errors import UserError
 from bandpo.losses.nodes import methods
-from bandpo.trust_regions import trust_region
 from bandpo_runs.reports.charts import draw, method_styles
 from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.runs import (
@@ -63,17 +63,16 @@ def plus_minus(values, digits, sign=""):
 @pytest.mark.parametrize("each", methods(), ids=lambda each: each.name)
 def test_every_methods_bounds_are_drawn_or_said_to_depend_on_more(each):
     found = ratio_bounds(each.objective.trust_region, np.array([0.01, 0.5]))
-    asks = each.objective.trust_region.needed().keys() - {"step", "advantages"}  # drawn for step 0 and both signs
+    asks = each.objective.trust_region.all_required().keys() - {"advantages"}  # drawn for both signs
     assert (found is None) == bool(asks)
 
 
 def test_a_run_whose_bounds_depend_on_more_than_p_is_in_the_report_without_a_line(tmp_path, no_drawings):
-    adaptive = trust_region("adaptive:band:kl:0.05:tilt:entropy:0.5").to_config()
-    for label, rule in (("GRPO", {"type": "clip"}), ("Adaptive", adaptive)):
+    for label, rule in (("GRPO", {"type": "clip"}), ("Wider", Wider().to_config())):
         for seed in range(2):
             write_run(tmp_path / "runs", label, seed, make_rows(ramp(6)), config={"trust_region": rule})
     page = make_page(tmp_path)
-    assert "Adaptive: bounds depend on more than the old probability, and so no line." in page
+    assert "Wider: bounds depend on more than the old probability, and so no line." in page
 
 
 def test_final_numbers_are_those_computed_by_hand(three_seeds):
@@ -428,7 +427,7 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     with pytest.raises(ValueError, match=f"^{re.escape(str(twin))}: same label and seed as .*GRPO-0-0"):
         write_report([runs, twin], out)
     other = write_run(three_seeds / "other", "GRPO", 7, make_rows(ramp(2)), {"trust_region": BAND})
-    weight = {"type": "objective", "trust_region": CLIP, "apply": "weight"}
+    weight = {"type": "objective", "trust_region": CLIP, "surrogate": "weight"}
     weighed = write_run(three_seeds / "weighed", "GRPO", 7, make_rows(ramp(2)), {"trust_region": weight})
     with pytest.raises(ValueError, match=f"^{re.escape(str(weighed))}: label 'GRPO' stands for another"):
         write_report([runs, weighed], out)
@@ -454,11 +453,9 @@ def test_a_method_without_a_value_draws_no_line(tmp_path):
 
 
 def test_a_radius_that_steers_itself_is_drawn(tmp_path):
-    node = {"type": "controlled", "region": BAND, "parameter": "delta", "measure": "clip/fraction", "target": 0.02}
-    node |= {"law": {"type": "quantile"}, "low": 0.001, "high": 1.0}
     radii = [0.05 * 1.1**i for i in range(12)]
     write_run(tmp_path, "Band", 0, make_rows(ramp(5)))
-    write_run(tmp_path, "Steered", 0, make_rows(ramp(5), **{"controlled/value": radii}), {"trust_region": node})
+    write_run(tmp_path, "Steered", 0, make_rows(ramp(5), **{"controlled/value": radii}), {"trust_region": BAND})
     (section,) = make_sections(read_runs([tmp_path]))
     (panel,) = [panel for panel in section.panels if panel.key == "controlled/value"]
     axes = Figure().subplots()

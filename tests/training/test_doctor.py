@@ -49,9 +49,9 @@ PLANTED = {
     "options of another loss": ([*GOOD[2:]], "problem", "loss_mode is not set and _target_ is not set"),
     "a wrong node": ([*GOOD, f"{LOSS}.trust_region={{type: bond}}"], "problem", "called 'bond', did you mean 'band'"),
     "contradiction": (
-        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, apply: weight, dual_clip: 3}}", *GOOD[3:]],
+        [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, surrogate: weight, dual_clip: 3}}", *GOOD[3:]],
         "problem",
-        "trust_region: dual_clip must be None for apply = 'weight'",
+        "trust_region: dual_clip must be None for surrogate = 'weight'",
     ),
     "penalty": (
         [*GOOD[:2], f"{LOSS}.trust_region={{type: objective, beta: 0.1}}", *GOOD[3:]],
@@ -114,7 +114,7 @@ def test_verl_07_has_settings_of_its_own(monkeypatch):
     assert of_level(findings(*more, newer), "problem") == []
 
 
-@pytest.mark.parametrize("node", ["{type: objective, dual_clip: 3}", "{type: objective, apply: mask}", "cispo"])
+@pytest.mark.parametrize("node", ["{type: objective, dual_clip: 3}", "{type: objective, surrogate: mask}", "cispo"])
 def test_a_loss_that_needs_no_dual_clip_is_not_told_of_one(node):
     assert of_level(findings(*GOOD[:2], f"+{LOSS}.trust_region={node}", *GOOD[3:]), "note", "problem", "warning") == []
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bandpo.doctor.hosts import FACTS, host_of
-from bandpo.integrations import HOSTS
+from bandpo.integrations import TRAINERS
 from bandpo_runs.cli import main
 from bandpo_runs.training.doctor import _of_code, examine
 from bandpo_runs.training.shell import of_shell
@@ -61,7 +61,7 @@ BATCHES = [(name, suffix, text, n, i) for name, (suffix, text, *ns) in WRITTEN.i
 
 
 def test_every_trainer_has_facts():
-    assert set(FACTS) == set(HOSTS) - {"TRL", "unsloth"} | RECIPES, "unsloth's settings are a GRPOConfig"
+    assert set(FACTS) == set(TRAINERS) - {"TRL", "unsloth"} | RECIPES, "unsloth's settings are a GRPOConfig"
     assert set(WRITTEN) == set(FACTS)
 
 

@@ -158,7 +158,7 @@ BESIDE_A_RULE = {
     "another loss": ("loss_type='sapo'", "bandpo.Band('kl', 0.05)", "problem", "loss_type 'sapo' has no clip"),
     "delta beside more": (
         "delta=4.0",
-        "Objective(Band(), apply='mask')",
+        "Objective(Band(), surrogate='mask')",
         "problem",
         "delta must not be set with Obj",
     ),

@@ -36,7 +36,7 @@ LOG_P = torch.cat([torch.linspace(-12.0, -1e-3, 50), torch.tensor([-69.0, -1e-7,
 
 def context_for(old_logps: Tensor) -> Context:
     ones = torch.ones_like(old_logps)
-    return Context(ones > 0, 0.5 * ones, ones, (ones > 0).cumsum(-1), step=3)
+    return Context(ones > 0, ones, {"entropies": 0.5 * ones})
 
 
 # ---- the contract of every rule
@@ -84,10 +84,10 @@ class TestEveryRegion:
         old, mask = torch.tensor([[9e-4, -1.0]]), torch.ones(1, 2, dtype=torch.bool)
         seen = []
         monkeypatch.setattr(numerics, "is_traced", lambda x: seen.append(x) or True)
-        shown = {"entropies": -old} if "entropies" in region.needed() else {}
-        policy_loss(old, old, torch.ones(1), mask, region, **shown)
-        if not shown:
-            bounds_of(region, old, torch.ones(1, 2), mask, old)
+        extra = {"entropies": -old} if "entropies" in region.all_required() else {}
+        policy_loss(old, old, torch.ones(1), mask, region, extra=extra)
+        if not extra:
+            bounds_of(region, old, torch.ones(1, 2), mask)
         assert not seen
         region.bounds(old - 1, context_for(old))
         assert len(seen) == 1
@@ -115,11 +115,11 @@ class TestEveryRegion:
     def test_policy_loss_takes_it(self, region):
         old = LOG_P[:12].view(3, 4)
         logps = (old + 0.5).clamp(max=0).requires_grad_()
-        entropies = torch.ones_like(old)
-        loss, metrics = policy_loss(logps, old, torch.ones(3), old < 1, region, entropies=entropies, step=5)
+        extra = {"entropies": torch.ones_like(old)}
+        loss, metrics = policy_loss(logps, old, torch.ones(3), old < 1, region, extra=extra)
         (gradient,) = torch.autograd.grad(loss, logps)
         log_ratio = (logps - old).detach()
-        outside = log_ratio > region.bounds(old, Context(entropies=entropies, advantages=old + 99, step=5)).log_high
+        outside = log_ratio > region.bounds(old, Context(advantages=old + 99, extra=extra)).log_high
         torch.testing.assert_close(gradient, torch.where(outside, 0.0, -log_ratio.exp() / 12))
         assert metrics.compute()["clip/count"] == outside.sum()
 
@@ -259,12 +259,13 @@ def test_a_kind_is_given_once():
 def test_a_rule_that_needs_a_field_of_the_context_names_it_and_gets_it_from_the_loss():
     old = torch.full((2, 3), -1.0)
     logps, advantages, mask = old + 0.5, torch.ones(2), torch.ones(2, 3)
-    with pytest.raises(ValueError, match=r"Wider needs context.entropies, which was not given"):
+    with pytest.raises(ValueError, match=r"Wider needs entropies, which was not given"):
         policy_loss(logps, old, advantages, mask, Wider(0.2))
-    with pytest.raises(ValueError, match=r"Wider needs context.entropies"):
+    with pytest.raises(ValueError, match=r"Wider needs entropies"):
         Capped(Wider(0.2)).bounds(old)
     entropies = torch.tensor([[0.0, 1.0, 3.0]] * 2)
-    loss, _ = policy_loss(logps, old, advantages, mask, Objective(Wider(0.2), aggregation="none"), entropies=entropies)
+    objective = Objective(Wider(0.2), aggregation="none")
+    loss, _ = policy_loss(logps, old, advantages, mask, objective, extra={"entropies": entropies})
     torch.testing.assert_close(loss, -torch.tensor([[1.2, 1.4, math.exp(0.5)]] * 2))
 
 
@@ -272,8 +273,6 @@ def test_the_loss_fills_the_context_it_can():
     seen = []
 
     class Spy(Bare):
-        needs = ("positions",)
-
         def bounds(self, old_logps, context=None):
             seen.append((old_logps, context))
             return super().bounds(old_logps)
@@ -281,18 +280,14 @@ def test_the_loss_fills_the_context_it_can():
     mask = torch.tensor([[True, True, False], [False, True, True]])
     entropies = torch.rand(2, 3, requires_grad=True)
     old = torch.where(mask, -2.0, torch.nan)
-    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), entropies=entropies)
-    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), step=7)
-    (old_logps, context), (_, told) = seen
-    assert told.step == 7
+    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), extra={"entropies": entropies})
+    ((old_logps, context),) = seen
     assert not old_logps.isnan().any()  # a rule may take means over the batch
     assert torch.equal(old_logps[mask], old[mask])
     assert torch.equal(context.response_mask, mask)
     assert torch.equal(context.advantages, torch.tensor([[2.0], [-3.0]]))
-    assert torch.equal(context.positions[mask], torch.tensor([0, 1, 0, 1]))
-    assert torch.equal(context.entropies, entropies)
-    assert not context.entropies.requires_grad
-    assert context.step is None
+    assert torch.equal(context.extra["entropies"], entropies)
+    assert not context.extra["entropies"].requires_grad
 
 
 # ---- the formulas of the rules
@@ -398,7 +393,9 @@ def test_clip_of_nothing_pins_the_ratio():
     """As a weight that is REINFORCE."""
     old = LOG_P[:12].view(3, 4)
     logps = (old + torch.randn(3, 4)).requires_grad_()
-    loss, _ = policy_loss(logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Objective(Clip(0, 0), apply="weight"))
+    loss, _ = policy_loss(
+        logps, old, torch.tensor([1.0, -2.0, 0.5]), old < 1, Objective(Clip(0, 0), surrogate="weight")
+    )
     expected = torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 4) / -12
     torch.testing.assert_close(torch.autograd.grad(loss, logps)[0], expected)
 
@@ -442,11 +439,11 @@ def test_by_sign_takes_the_rule_of_the_tokens_sign():
         moved = torch.full((3, 2), math.log(1.2))
         expected = [[True, False], [True, False], [True, True]]
         assert region.bounds(log_p, context).contains(moved).tolist() == expected
-    with pytest.raises(ValueError, match=r"BySign needs context\.advantages"):
+    with pytest.raises(ValueError, match=r"BySign needs advantages"):
         region.bounds(log_p)
 
 
-@pytest.mark.parametrize("name", ["label", "needs", "bounds", "kind"])
+@pytest.mark.parametrize("name", ["label", "required", "bounds", "kind"])
 def test_a_field_that_hides_a_member_is_refused_where_the_class_is_defined(name):
     with pytest.raises(TypeError, match=f"field '{name}' of Hiding hides what every trust region has by that name"):
         type("Hiding", (Region,), {"__annotations__": {name: "float"}, name: 0.1})

@@ -40,16 +40,15 @@ def of_batch(rows: int = 5, columns: int = 7, seed: int = 0) -> dict[str, Any]:
     return {
         "entropies": then * (1 + 0.1 * torch.randn(rows, columns, generator=rng, dtype=F64)),
         "old_entropies": then,
-        "more": {
-            "group_mean": torch.randint(0, 9, (rows,), generator=rng).to(F64) / 8,
-            "staleness": torch.randint(0, 6, (rows,), generator=rng),
-        },
+        "group_mean": torch.randint(0, 9, (rows,), generator=rng).to(F64) / 8,
+        "staleness": torch.randint(0, 6, (rows,), generator=rng),
     }
 
 
-def gradient(data: dict[str, Tensor], objective: object, **more: Any) -> Tensor:
+def gradient(data: dict[str, Tensor], objective: object, **extra: Any) -> Tensor:
     leaf = data["logps"].clone().requires_grad_()
-    loss, _ = policy_loss(**(data | {"logps": leaf}), objective=objective, **more)
+    extra = {"logps": data["logps"]} | extra
+    loss, _ = policy_loss(**(data | {"logps": leaf}), objective=objective, extra=extra)
     return torch.autograd.grad(loss.sum(), leaf)[0]
 
 
@@ -60,18 +59,24 @@ def gradient(data: dict[str, Tensor], objective: object, **more: Any) -> Tensor:
 def test_the_contract_of_every_rule(rule):
     one = torch.linspace(0.1, 2, 64)[None]
     context = Context(
-        entropies=one,
-        old_entropies=one.flip(-1),
-        more={"group_mean": torch.tensor([[0.25]]), "staleness": 3},
-        logps=torch.linspace(-12, -1e-3, 64)[None] + one.sin() - 0.4,
+        extra={
+            "entropies": one,
+            "old_entropies": one.flip(-1),
+            "group_mean": torch.tensor([[0.25]]),
+            "staleness": 3,
+            "logps": torch.linspace(-12, -1e-3, 64)[None] + one.sin() - 0.4,
+        }
     )
     check_trust_region(rule, context)
     for log_p in (torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.0, -2.0]], dtype=torch.bfloat16)):
         few = Context(
-            entropies=log_p.abs(),
-            old_entropies=log_p.abs(),
-            more={"group_mean": torch.ones(1, 1), "staleness": torch.tensor([[2]])},
-            logps=log_p / 2,
+            extra={
+                "entropies": log_p.abs(),
+                "old_entropies": log_p.abs(),
+                "group_mean": torch.ones(1, 1),
+                "staleness": torch.tensor([[2]]),
+                "logps": log_p / 2,
+            }
         )
         bounds = rule.bounds(log_p, few)
         assert bounds.log_low.shape == bounds.log_high.shape == (1, 2)
@@ -90,7 +95,7 @@ def test_padding_reaches_nothing_and_nan_shows(rule):
     assert torch.equal(gradient(dirty, rule, **padded), plain)
     assert not mask.all()
     broken = data | {"logps": torch.where(torch.arange(7) == 0, torch.nan, data["logps"])}
-    assert policy_loss(**broken, objective=rule, metrics="all", **more)[0].isnan()
+    assert policy_loss(**broken, objective=rule, metrics="all", extra=more | {"logps": broken["logps"]})[0].isnan()
 
 
 def test_what_is_not_known_of_a_token_gives_nan():
@@ -101,9 +106,9 @@ def test_what_is_not_known_of_a_token_gives_nan():
         (EntropyRatio(Clip()), "old_entropies"),
         (GroupClip(0.2, 0.3, 8), "group_mean"),
     ):
-        seen = more | {"group_mean": more["more"]["group_mean"][:, None]}
+        seen = more | {"group_mean": more["group_mean"][:, None]}
         seen[name] = torch.where(first, torch.nan, seen[name].expand(5, 7))
-        bounds = rule.bounds(data["old_logps"], Context(more=seen))
+        bounds = rule.bounds(data["old_logps"], Context(extra=seen))
         missing = bounds.log_high.isnan() | bounds.log_low.isnan()
         assert torch.equal(missing, first.expand(5, 7)), rule
 
@@ -117,10 +122,10 @@ def test_what_is_not_known_of_a_token_gives_nan():
     ],
 )
 def test_what_a_rule_needs_is_named(rule, field):
-    with pytest.raises(ValueError, match=rf"{type(rule).__name__} needs context\.{field}, which was not given"):
+    with pytest.raises(ValueError, match=rf"{type(rule).__name__} needs {field}, which was not given"):
         rule.bounds(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"EntropyRatio needs context\.old_entropies"):
-        policy_loss(**batch(), objective=EntropyRatio(Clip()), entropies=of_batch()["entropies"])
+    with pytest.raises(ValueError, match=r"EntropyRatio needs old_entropies"):
+        policy_loss(**batch(), objective=EntropyRatio(Clip()), extra={"entropies": of_batch()["entropies"]})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,7 @@ def test_group_clip_is_the_schedule_of_its_paper():
     k, low, most = 8, 3e-3, 5e-3
     right = torch.arange(k + 1)
     old = -torch.rand(k + 1, 3, dtype=F64)
-    bounds = GroupClip(low, most, k).bounds(old, Context(more={"group_mean": (right / k).to(F64)[:, None]}))
+    bounds = GroupClip(low, most, k).bounds(old, Context(extra={"group_mean": (right / k).to(F64)[:, None]}))
     for c in range(k + 1):
         expected = low + (most - low) * (k - max(c, 1)) / (k - 1)
         assert bounds.log_high[c].exp().tolist() == pytest.approx([1 + expected] * 3, rel=1e-14)
@@ -166,12 +171,12 @@ def test_entropy_ratio_is_open_and_outside_nothing_moves(region):
     old = torch.tensor([[-1.0, -2.0, -0.5, -3.0, -1.0, -1.0, -1.0]], dtype=F64)
     then = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 2.0]], dtype=F64)
     now = torch.tensor([[1.04, 1.06, 0.96, 0.94, 0.0, 2.2, 1.8]], dtype=F64)
-    bounds = EntropyRatio(region).bounds(old, Context(entropies=now, old_entropies=then))
+    bounds = EntropyRatio(region).bounds(old, Context(extra={"entropies": now, "old_entropies": then}))
     inner = region.bounds(old)
     inside = torch.tensor([[True, False, True, False, True, False, False]])
     assert torch.equal(bounds.log_low, torch.where(inside, inner.log_low, 0.0))
     assert torch.equal(bounds.log_high, torch.where(inside, inner.log_high, 0.0))
-    halves = Context(entropies=torch.tensor([[0.5, 2.0]]) - 1e-8, old_entropies=torch.ones(1, 2))
+    halves = Context(extra={"entropies": torch.tensor([[0.5, 2.0]]) - 1e-8, "old_entropies": torch.ones(1, 2)})
     assert EntropyRatio(region, 0.5, 2.0).bounds(old[:, :2].float(), halves).log_high.tolist() == [[0.0, 0.0]]
 
 
@@ -183,7 +188,7 @@ def test_entropy_ratio_drops_tokens_or_holds_them():
     outside = ((ratio <= 0.95) | (ratio >= 1.05)) & mask
     rule = EntropyRatio(Clip(1.0, math.inf))
     seen = {"entropies": more["entropies"], "old_entropies": more["old_entropies"]}
-    dropped = gradient(data, Objective(rule, apply="mask_two_sided"), **seen)
+    dropped = gradient(data, Objective(rule, surrogate="mask_two_sided"), **seen)
     assert (dropped[outside] == 0).all()
     assert (dropped[mask & ~outside] != 0).all()
     held = gradient(data, rule, **seen)
@@ -213,7 +218,7 @@ def test_stale_has_the_gradient_of_an_interpolated_anchor(d):
     staleness = torch.randint(0, 6, (40,)) if d is None else torch.full((40,), d)
     expected = by_interpolated_anchor(data, staleness, Clip(0.2, 0.28))
     for age in (staleness, staleness[:, None], staleness.to(F64)) if d is None else (staleness, d):
-        slope = gradient(data, Stale(Clip(0.2, 0.28)), more={"staleness": age})
+        slope = gradient(data, Stale(Clip(0.2, 0.28)), staleness=age)
         torch.testing.assert_close(slope, expected, rtol=1e-12, atol=1e-15)
     plain = gradient(data, Clip(0.2, 0.28))
     assert torch.equal(plain, slope) == (d in (0, 1))

@@ -186,8 +186,8 @@ def batch():
 
 
 @pytest.mark.parametrize("name", ["tv", "kl"])
-@pytest.mark.parametrize("apply", ["mask", "clip"])
-def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, apply):
+@pytest.mark.parametrize("surrogate", ["mask", "clip"])
+def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, surrogate):
     """DPPO's mask: r A, but 0 where D > delta and A (r - 1) > 0; by plain torch and autograd. A token whose own move
     costs little is dropped too."""
     new, old, logps, old_logps, advantages, mask = batch()
@@ -201,14 +201,14 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
         old_logps,
         advantages,
         mask,
-        Objective(Exact(delta), apply=apply),
-        more={"divergences": divergences},
+        Objective(Exact(delta), surrogate=surrogate),
+        extra={"divergences": divergences},
         metrics="all",
     )
     (gradient,) = torch.autograd.grad(loss, logps)
     r, a = torch.exp(logps - old_logps), advantages[:, None]
     dropped = (spent > delta) & (a * (r - 1) > 0)
-    terms = torch.where(dropped, 0.0 if apply == "mask" else a.expand_as(r), r * a)
+    terms = torch.where(dropped, 0.0 if surrogate == "mask" else a.expand_as(r), r * a)
     expected = -(torch.where(mask, terms, 0.0).sum(-1) / mask.sum(-1)).mean()
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, logps)[0], rtol=1e-12, atol=0)
@@ -222,16 +222,16 @@ def test_the_gate_drops_what_moved_on_where_the_policy_has_moved_too_far(name, a
 def test_the_gate_is_a_rule():
     spent = torch.linspace(0, 0.3, 64)[None]
     rule = Exact(0.15)
-    check_trust_region(rule, Context(more={"divergences": spent}))
-    check_objective(Objective(rule, apply="mask"), more={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
+    check_trust_region(rule, Context(extra={"divergences": spent}))
+    check_objective(Objective(rule, surrogate="mask"), extra={"divergences": torch.linspace(0, 0.3, 48).view(6, 8)})
     assert trust_region({"type": "exact", "delta": 0.15}) == rule
     old = torch.tensor([[-1.0, -2.0, math.nan, -1.0, -3.0]], dtype=F64)
-    bounds = rule.bounds(old, Context(more={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
+    bounds = rule.bounds(old, Context(extra={"divergences": torch.tensor([[0.15, 0.2, 0.1, math.nan, 0.0]])}))
     assert bounds.log_low[0, [0, 1, 4]].tolist() == [-math.inf, 0, -math.inf]  # on the radius is inside
     assert bounds.log_high[0, [0, 1, 4]].tolist() == [1, 0, 3]
     assert bounds.log_low.isnan().equal(bounds.log_high.isnan())
     assert bounds.log_high.isnan().tolist() == [[False, False, True, True, False]]
-    with pytest.raises(ValueError, match=r"Exact needs context.divergences, which was not given"):
+    with pytest.raises(ValueError, match=r"Exact needs divergences, which was not given"):
         rule.bounds(old)
     with pytest.raises(ValueError, match=r"delta of Exact must be a number in \(0, inf\), got 0"):
         Exact(0)

@@ -72,7 +72,8 @@ def test_kl3_is_the_kl_band_of_rare_tokens():
 @pytest.mark.parametrize("q", [0.01, 0.5, 0.8, 0.99])
 def test_the_quantile_is_torchs_for_every_length(columns, q):
     old, mask, entropies = batch(40, columns)
-    bounds = ByEntropy(q, Clip(0.2, 0.2), Clip(0.4, 0.4)).bounds(old, Context(response_mask=mask, entropies=entropies))
+    context = Context(response_mask=mask, extra={"entropies": entropies})
+    bounds = ByEntropy(q, Clip(0.2, 0.2), Clip(0.4, 0.4)).bounds(old, context)
     limit = torch.nanquantile(torch.where(mask, entropies, torch.nan), q, dim=-1, keepdim=True)
     expected = torch.where(entropies <= limit + 1e-15, math.log1p(0.2), math.log1p(0.4)).to(F64)
     torch.testing.assert_close(bounds.log_high[mask], expected[mask], rtol=1e-6, atol=0)
@@ -80,7 +81,7 @@ def test_the_quantile_is_torchs_for_every_length(columns, q):
 
 def test_by_entropy_holds_what_every_rule_holds():
     rule = ByEntropy(0.8, Clip(0.2, 0.2), Band("kl", 0.05))
-    check_trust_region(rule, Context(entropies=torch.linspace(0.1, 2, 64)[None]))
+    check_trust_region(rule, Context(extra={"entropies": torch.linspace(0.1, 2, 64)[None]}))
     assert trust_region(rule.to_config()) == rule
     assert rule.label == "GRPO 0.2/0.2 up to quantile 0.8 of entropy, Band-KL 0.05 beyond"
     with pytest.raises(ValueError, match=r"quantile of ByEntropy must be a number in \(0, 1\), got 0"):

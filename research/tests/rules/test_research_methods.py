@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from textbook import F64, batch, in_a_loop, loss_and_gradient, ppo, shown, textbook
+from textbook import F64, batch, in_a_loop, kl_ball, loss_and_gradient, ppo, shown, textbook
 from torch import Tensor
 
 import research.rules  # noqa: F401 the methods name these rules
@@ -65,7 +65,13 @@ def a3po(log_pi, old, sampler, a, staleness):
     return (prox - sampler).exp() * ppo((log_pi - prox).exp(), a, 0.8, 1.2)
 
 
+def band_entropy(log_pi, old, sampler, a, old_entropies):
+    weights = (old_entropies / 2).exp().clamp(max=10)
+    return ppo((log_pi - old).exp(), a, *kl_ball(old.exp(), 0.05 * weights / 1.6))
+
+
 FORMULAS = {
+    "band-entropy": band_entropy,
     "aspo": aspo,
     "drpo": drpo,
     "dppo-top-k": dppo_top_k,
@@ -74,7 +80,7 @@ FORMULAS = {
     "erc": erc,
     "a-3po": a3po,
 }
-SAME_VALUE = ("gapo",)  # the others have another with the same gradient
+SAME_VALUE = ("band-entropy", "gapo")  # the others have another value with the same gradient
 
 
 def flipped_ratio(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Tensor]:
@@ -95,11 +101,11 @@ def of_the_vocabulary(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Ten
     """Return the divergences over a vocabulary of two, of which the first token is the one that is drawn."""
     logps = data["logps"].detach()
     logits, first = torch.stack([logps, torch.log1p(-logps.exp())], -1), torch.zeros_like(logps, dtype=torch.int64)
-    return {"more": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
+    return {"extra": {"divergences": top_k_divergence(logits, first[..., None], sampler[..., None], "tv")}}
 
 
 def of_the_batch(name: str):
-    return lambda data, sampler: {"more": {name: shown(data["response_mask"])[name]}}
+    return lambda data, sampler: {"extra": {name: shown(data["response_mask"])[name]}}
 
 
 MORE = {
@@ -121,6 +127,8 @@ def test_a_method_is_its_textbook(name):
     method = METHODS[name]
     data, sampler = batch(method, 48)
     more = in_a_loop(method, data, sampler) | MORE.get(name, lambda *_: {})(data, sampler)
+    if name == "band-entropy":  # the mean weight of a larger batch
+        more["extra"] |= {"mean_weight": 1.6}
     value, gradient = loss_and_gradient(more, method.objective)
     expected, slope = textbook(FORMULAS[name], data, sampler, method.objective.aggregation)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
@@ -151,6 +159,6 @@ def test_erc_has_a_dual_clip_at_10():
     """Few tokens of a batch are near it."""
     r = torch.tensor([[0.79, 0.81, 9.9, 10.1]], dtype=F64)
     data = {"logps": (r / 20).log().requires_grad_(), "old_logps": torch.full_like(r, math.log(0.05))}
-    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "entropies": r, "old_entropies": r}
+    data |= {"advantages": -torch.ones(1), "response_mask": r > 0, "extra": {"entropies": r, "old_entropies": r}}
     _, gradient = loss_and_gradient(data, METHODS["erc"].objective)
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.81, 9.9, 0.0]], dtype=F64) / 4)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, expm1, log1mexp, solved_part, working_copy
+from ..numerics import LOG_P_MIN, clamp_log_p, expm1, log1mexp, working_copy
 
 Radius = float | Tensor
 Interval = tuple[Tensor, Tensor]
@@ -95,7 +95,7 @@ def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
     delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.
     """
-    log_p, beyond = solved_part(log_p)
+    log_p, beyond = clamp_log_p(log_p)
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     p, rest = torch.exp(log_p), -expm1(log_p)
     root, lean = torch.sqrt(4 * p * rest / delta + 1), rest - p  # S / delta, 1 - 2 p

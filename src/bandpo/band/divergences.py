@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import nearest
-from ..numerics import excess, expm1, made_to_last
+from ..numerics import expm1, expm1_minus_x, outside_torch_modes
 from .closed_forms import Interval, Radius, chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
 from .kl import kl_log_bounds
 from .solver import limit_slopes
@@ -59,7 +59,7 @@ class Divergence:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"name must be a non-empty string, got {self.name!r}")
-        with made_to_last():
+        with outside_torch_modes():
             _check_generator(self.name, self.f)
 
     def __hash__(self) -> int:
@@ -73,7 +73,7 @@ class Divergence:
     @cached_property
     def slopes(self) -> tuple[float, float]:
         """Return the result of `limit_slopes` for the generator; it is found once."""
-        with made_to_last():
+        with outside_torch_modes():
             return limit_slopes(self.generator)
 
     def to_config(self) -> str:
@@ -152,7 +152,7 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
 def _reverse_kl(x: Tensor) -> Tensor:
     """Return u log u - u + 1 as u (1/u - 1 + log u). It is KL's generator of the coin seen from the other side."""
     x = x.clamp(min=-700)
-    return torch.exp(x) * excess(-x)
+    return torch.exp(x) * expm1_minus_x(-x)
 
 
 def _jensen_shannon(x: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def _jensen_shannon(x: Tensor) -> Tensor:
 _REGISTRY = {
     d.name: d
     for d in (
-        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, excess),
+        Divergence("kl", lambda u: u - 1 - torch.log(u), "KL(pi_old || pi)", kl_log_bounds, expm1_minus_x),
         Divergence("reverse_kl", lambda u: torch.xlogy(u, u) - u + 1, "KL(pi || pi_old)", log_f=_reverse_kl),
         Divergence(
             "tv", lambda u: 0.5 * (u - 1).abs(), "TV(pi, pi_old)", tv_log_bounds, lambda x: 0.5 * expm1(x).abs()

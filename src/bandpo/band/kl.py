@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..numerics import excess, expm1, solved_part
+from ..numerics import clamp_log_p, expm1, expm1_minus_x
 from .closed_forms import Interval, Radius
 
 # From 40 nats on, what is left out of K's asymptotes is below float64: K is a line, and so is its inverse.
@@ -22,7 +22,7 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     """
     exact = log_p.dtype == torch.float64
     # Below e^-300, r_high p stays what it is; log r_low = -delta / p is beyond -1e118, and stays there.
-    log_p, beyond = solved_part(log_p)
+    log_p, beyond = clamp_log_p(log_p)
     delta = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(min=1e-10)
     curved = delta.clamp(max=_LINE)
     p, rest = torch.exp(log_p), -expm1(log_p)
@@ -41,7 +41,11 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
         x = mu * expm1(t)
         log_z, q = torch.log1p(x), (x + mu) / (1 + x)
         # The first form of K = mu (e^t - 1 - t) - (Z - 1 - log Z) does not cancel for small t.
-        k = torch.where(t.abs() < 1, mu * excess(t) - excess(log_z), log_z - mu * t) if exact else log_z - mu * t
+        k = (
+            torch.where(t.abs() < 1, mu * expm1_minus_x(t) - expm1_minus_x(log_z), log_z - mu * t)
+            if exact
+            else log_z - mu * t
+        )
         step = _halley(k - curved, q, mu)
         t = t + step
     if exact:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, expm1, is_number, is_traced, log1mexp, output_dtype, solved_part, working_copy
+from ..numerics import check_old_logps, clamp_log_p, expm1, is_number, is_traced, log1mexp, output_dtype, working_copy
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -36,7 +36,7 @@ def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Diverg
         old_logps: log p in [-inf, 1e-6], same shape.
         divergence: a registered name or a `Divergence`.
     """
-    log_p, beyond = solved_part(old_logps)
+    log_p, beyond = clamp_log_p(old_logps)
     # Below e^-300 what counts is the new probability: keep r p, not r.
     moved, generator = working_copy(log_ratio) + beyond, lookup(divergence).generator
     outside = moved + log_p > 0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, expm1, log1mexp, solved_part
+from ..numerics import LOG_P_MIN, clamp_log_p, expm1, log1mexp
 from .closed_forms import Interval, Radius
 from .kl import tilted
 
@@ -43,7 +43,7 @@ def tilt_log_bounds(
     with kinks. `most` is the largest tilt, `MOST_OF_U` for an f of u.
     """
     steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
-    log_p, beyond = solved_part(log_p)
+    log_p, beyond = clamp_log_p(log_p)
     radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
     sides, logs = (torch.exp(log_p), -expm1(log_p)), (log1mexp(log_p), log_p)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, expm1, is_number, made_to_last, solved_part, working_copy
+from ..numerics import LOG_P_MIN, clamp_log_p, expm1, is_number, outside_torch_modes, working_copy
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -59,7 +59,7 @@ class BandTable:
         if not is_number(delta) or not delta > 0:
             raise ValueError(f"delta must be a positive number, got {delta!r}")
         self.divergence, self.delta = lookup(divergence), min(max(float(delta), 1e-10), 1e10)
-        with made_to_last():
+        with outside_torch_modes():
             self._make(torch.device(device))
 
     def _make(self, device: torch.device) -> None:
@@ -115,7 +115,7 @@ class BandTable:
 
     def look_up(self, log_p: Tensor) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]."""
-        within, beyond = solved_part(log_p)
+        within, beyond = clamp_log_p(log_p)
         log_odds = within - torch.log(-expm1(within))
         log_low = torch.exp(self._read(self.curves[0], log_odds)).neg_().add_(self.slopes[0] * beyond)
         log_high = torch.exp(self._read(self.curves[1], -log_odds)).add_(self.slopes[1] * beyond)

@@ -32,10 +32,10 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """
-    from ..integrations import HOSTS, Host
+    from ..integrations import TRAINERS, Trainer
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, its, get = FACTS[host], HOSTS.get(host, Host("", "")), functools.partial(_get, dict(_flat(config)))
+    facts, its, get = FACTS[host], TRAINERS.get(host, Trainer("", "")), functools.partial(_get, dict(_flat(config)))
 
     def other(values: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
@@ -48,10 +48,10 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     loss: dict[str, str] = facts.get("loss", {})
     hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
     named = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
-    ours = host in HOSTS and (all(hold) if loss else named)
+    ours = host in TRAINERS and (all(hold) if loss else named)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
-    write = write if host in HOSTS else "docs/recipes.md; no setting shows whether that is in place"
+    write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
         if dead := other(facts.get("clip", {})):
@@ -96,7 +96,7 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
 def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
-    from ..losses.notation import in_words
+    from ..losses.notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))
@@ -109,13 +109,17 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
         yield Finding("problem", f"trust_region: {what}", cure or "correct the node")
         return None
     if node is None:
-        what = f"no trust_region is given here; without one the loss of {host} is {in_words(found)}"
+        what = f"no trust_region is given here; without one the loss of {host} is {describe(found)}"
         yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
     else:
-        yield Finding("ok", f"the loss of {host} is {in_words(found)}")
+        yield Finding("ok", f"the loss of {host} is {describe(found)}")
     region, old = found.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
-    doubt = region.doubt()
-    if not region.needed() and ((bounds := region.bounds(old)).log_high >= -old).all() and (bounds.log_low < -20).all():
+    doubt = region.suspicion()
+    if (
+        not region.all_required()
+        and ((bounds := region.bounds(old)).log_high >= -old).all()
+        and (bounds.log_low < -20).all()
+    ):
         doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
     if doubt:
         what, _, cure = doubt.partition("; ")

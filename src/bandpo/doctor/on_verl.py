@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..losses.objective import Objective
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import find_one
 from . import Finding, Level
 from .installed import version_of
 
@@ -19,7 +17,7 @@ _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterator[Finding]:
     """Find settings without effect, or with another one. `get` returns one, `found` is the loss if known."""
-    from ..integrations import HOSTS, verl_in_float32
+    from ..integrations import verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
     version, anchor, tokens = version_of("verl") or "", get(f"{_LOSS}.anchor", "old"), get(f"{_LOSS}.tokens_path")
@@ -30,14 +28,10 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
         check_tokens(tokens, get(f"{_LOSS}.tokens_share", SHARE))
     except ValueError as error:
         yield Finding("problem", f"{_LOSS}.{error}", "correct it")
-    asked = ours and (anchor == "sampler" or tokens is not None)
-    if found is not None:
-        asked |= bool(found.trust_region.needed().keys() & {*HOSTS["verl"].shown} - {"logps"})
-        asked |= find_one(found.trust_region, Adaptive) is not None  # whose mean weight is of all ranks
-    if older and asked:
+    if older and ours and (anchor == "sampler" or tokens is not None):
         what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
         yield Finding("problem", what, f"{_WORKERS}=disable")
-    if found is not None and found.apply == "clip" and found.dual_clip is None:
+    if found is not None and found.surrogate == "clip" and found.dual_clip is None:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
         yield Finding("note", what, cure)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
 from ..losses.nodes import method_or_objective
-from ..losses.notation import in_words
+from ..losses.notation import describe
 from ..losses.objective import Method, Objective
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
@@ -27,47 +27,43 @@ RULE = logging.getLogger("bandpo.rule")
 Rule = Mapping[str, Any] | str | Region | Method | Objective  # what every trainer takes, see `objective_for`
 Anchor = Literal["old", "sampler"]
 T = TypeVar("T")
-_ALWAYS = ("response_mask", "advantages", "positions")
 
 
 @dataclasses.dataclass(frozen=True)
-class Host:
+class Trainer:
     """Describe what a trainer does itself, and what it shows a rule (docs/hosts.md).
 
     Args:
         penalty: its KL penalty, which it does not take from an objective.
         average: its average over tokens, or the setting of it.
         averages: the values of that setting, with their names here; of two with one name the first is suggested.
-        shown: the fields of `Context` that a rule may need besides the mask, the advantages and the positions.
         sampler: the setting under which the ratio is to the sampler's policy; "" if it always is, None if never.
         clamps: it keeps its own loss, and clamps the ratio of each token between two bounds.
-        hides: what it does not show of the mask, the advantages and the positions.
+        lacks: what it cannot give a rule of the response mask and the advantages, all that a trainer gives.
         dual_clip: its setting of a dual clip, if it clamps and has one.
     """
 
     penalty: str
     average: str
     averages: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    shown: tuple[str, ...] = ("logps",)
     sampler: str | None = None
     clamps: bool = False
-    hides: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     dual_clip: str = ""
 
     def refused(self, name: str) -> dict[str, str]:
         """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
-        beyond = ("apply", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        beyond = ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
         own |= dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
         return own | ({"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {})
 
-    def shows(self, field: str) -> bool:
-        """Tell whether a rule may need this field of `Context`."""
-        return field in self.shown or (field in _ALWAYS and field not in self.hides)
+    def provides(self, name: str) -> bool:
+        """Check that a rule may require this of `Context`."""
+        return name in ("response_mask", "advantages") and name not in self.lacks
 
 
-_SHOWN = ("logps", "entropies", "old_entropies", "step", "mean_weight", "controlled")
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
 _TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}
@@ -77,49 +73,48 @@ _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
 _SKYRL = {"token_mean": _TOKEN, "sequence_mean": _SEQUENCE, "seq_mean_token_sum_norm": _NORM}
 _TOKENS = "the mean over tokens"
 _MEAN, _RLINF = {_TOKENS: _TOKEN}, {name: name for name in (_TOKEN, _SEQUENCE, "seq-mean-token-sum")}
-_Clamp = partial(Host, clamps=True)
+_Clamp = partial(Trainer, clamps=True)
 _FLAGS = (
     "--kl-loss-coef",
     "calculate_per_token_loss",
     {"False": _SEQUENCE, "True": _TOKEN},
-    (),
     "--use-rollout-logprobs",
 )
-_SLIME = _Clamp(*_FLAGS, hides=("positions", "response_mask"), dual_clip="--eps-clip-c")  # ranks may share a response
-HOSTS = {
-    "TRL": Host("beta of GRPOConfig", "loss_type", _TYPES, _SHOWN, "anchor='sampler' of BandPOConfig"),
-    "axolotl": Host("trl.beta", "trl.loss_type", _TYPES, _SHOWN, "anchor: sampler in its YAML"),
-    "unsloth": _Clamp("beta", "loss_type", _TYPES, (), hides=("positions", "response_mask"), dual_clip="delta"),
-    "Liger": Host("beta", "loss_type", _TYPES, (), clamps=True),  # its log-probabilities are made after the bounds
-    "torchrl": Host("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
-    "verl": Host(
-        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, _SHOWN, "actor.policy_loss.anchor=sampler"
+_SLIME = _Clamp(*_FLAGS, lacks=("response_mask",), dual_clip="--eps-clip-c")  # ranks may share a response
+TRAINERS = {
+    "TRL": Trainer("beta of GRPOConfig", "loss_type", _TYPES, "anchor='sampler' of BandPOConfig"),
+    "axolotl": Trainer("trl.beta", "trl.loss_type", _TYPES, "anchor: sampler in its YAML"),
+    "unsloth": _Clamp("beta", "loss_type", _TYPES, lacks=("response_mask",), dual_clip="delta"),
+    "Liger": _Clamp("beta", "loss_type", _TYPES),
+    "torchrl": Trainer("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
+    "verl": Trainer(
+        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, "actor.policy_loss.anchor=sampler"
     ),
-    "SkyRL": Host(
+    "SkyRL": Trainer(
         "trainer.algorithm.use_kl_loss and kl_loss_coef",
         "trainer.algorithm.loss_reduction",
         _SKYRL,
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
-    "tinker": Host("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
-    "prime-rl": Host("kl_tau", _TOKENS, _MEAN, sampler=""),
-    "rLLM": Host(
+    "tinker": Trainer("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
+    "prime-rl": Trainer("kl_tau", _TOKENS, _MEAN, sampler=""),
+    "rLLM": Trainer(
         "which its losses leave out", "algorithm.loss_agg_mode", _RLINF, sampler="algorithm.loss_params.anchor=sampler"
     ),
     "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
-    "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, (), hides=("positions",), dual_clip="clip_ratio_c"),
+    "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, dual_clip="clip_ratio_c"),
     "RLinf": _Clamp("kl_beta", "algorithm.loss_agg_func", _RLINF, dual_clip="algorithm.clip_ratio_c"),
     "miles": _SLIME,
     "slime": _SLIME,
-    "torchtitan": _Clamp("which its losses leave out", _TOKENS, _MEAN, (), sampler="", hides=("positions",)),
-    "AsyncGRPO": _Clamp("which its loss leaves out", _TOKENS, _MEAN, (), sampler=""),
+    "torchtitan": _Clamp("which its losses leave out", _TOKENS, _MEAN, sampler=""),
+    "AsyncGRPO": _Clamp("which its loss leaves out", _TOKENS, _MEAN, sampler=""),
 }
 
 
 def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
     """Return the reason why each trainer cannot do the objective, "" where it can."""
-    reasons = dict.fromkeys(HOSTS, "")
-    for host in HOSTS:
+    reasons = dict.fromkeys(TRAINERS, "")
+    for host in TRAINERS:
         try:
             objective_for(host, node, anchor=anchor)
         except ValueError as error:
@@ -133,13 +128,13 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
     Args:
         host: the trainer.
         node: as for `bandpo.objective`; None is the paper's.
-        anchor: what the trainer was told to take the ratio against, where that can be chosen (`Host.sampler`).
-        average: the value of the trainer's own setting (`Host.averages`), where it is known. The objective that is
+        anchor: what the trainer was told to take the ratio against, where that can be chosen (`Trainer.sampler`).
+        average: the value of the trainer's own setting (`Trainer.averages`), where it is known. The objective that is
             returned has none: a method's is left out (see `say_average`), and one that was written must be that.
 
     Raises ValueError, with the reason, for what the trainer cannot do.
     """
-    its, whose = HOSTS[host], ""
+    its, whose = TRAINERS[host], ""
     found = method_or_objective(Objective() if node is None else node)
     if isinstance(found, Method):
         whose = f"method {found.name!r}: "
@@ -158,28 +153,26 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
                 reason += f", of which {setting} is that average"
             allowed = getattr(Objective, name)
             raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
-    for name, rule in found.trust_region.needed().items():
-        if not its.shows(name):
-            hosts = " or ".join(each for each in HOSTS if HOSTS[each].shows(name))
+    for name, rule in found.trust_region.all_required().items():
+        if not its.provides(name):
+            hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
-            lacks = f"needs context.{name}, which {host} does not show a rule"
+            lacks = f"needs {name}, which {host} does not give a rule"
             raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
     return found
 
 
-def take(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def prepare_objective(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
     """Return `objective_for` a trainer without its average, and say what it allows."""
-    objective = tell(objective_for(host, node, anchor=anchor, average=average))
+    objective = log_rule(objective_for(host, node, anchor=anchor, average=average))
     say_average(host, node, average)
     return dataclasses.replace(objective, aggregation="none")
 
 
-def bounds_of(region: Region, old: Tensor, advantages: Tensor, mask: Tensor, logps: Tensor | None = None) -> Bounds:
+def bounds_of(region: Region, old: Tensor, advantages: Tensor, mask: Tensor) -> Bounds:
     """Compute the bounds of a batch (B, T) for a trainer with a clamp."""
-    positions = mask.cumsum(-1) - 1
-    context = Context(response_mask=mask, advantages=advantages, positions=positions, logps=logps)
     with without_looking():
-        return region.bounds(torch.where(mask, old.detach(), -1.0), context)
+        return region.bounds(torch.where(mask, old.detach(), -1.0), Context(mask, advantages))
 
 
 class Limits:
@@ -188,27 +181,28 @@ class Limits:
     They are named `low` and `high`. The rest is as for `objective_for`, which refuses what the trainer cannot do.
     """
 
-    def __init__(self, host: str, node: Rule | None, low: str, high: str, **known: Any) -> None:
-        known.setdefault("average", HOSTS[host].average)  # which is the value of it where it has no setting
-        self.region = take(host, node, **known).trust_region
+    def __init__(
+        self, host: str, node: Rule | None, low: str, high: str, *, anchor: Anchor = "old", average: str | None = ""
+    ) -> None:
+        if average == "":  # a trainer without a setting of it
+            average = TRAINERS[host].average
+        self.region = prepare_objective(host, node, anchor=anchor, average=average).trust_region
         self.low, self.high = low, high
 
-    def __call__(
-        self, owner: T, old: Tensor, advantages: Tensor, mask: Tensor | None = None, logps: Tensor | None = None
-    ) -> T:
+    def __call__(self, owner: T, old: Tensor, advantages: Tensor, mask: Tensor | None = None) -> T:
         """Return a copy of the dict or object that has the numbers, with bounds."""
-        known = ~old.isnan() if mask is None else mask.bool() & ~old.isnan()
-        bounds = bounds_of(self.region, old, advantages, known, None if logps is None else logps.detach())
+        counts = ~old.isnan() if mask is None else mask.bool() & ~old.isnan()
+        bounds = bounds_of(self.region, old, advantages, counts)
         owner = copy.copy(owner)
         named = owner if isinstance(owner, dict) else vars(owner)
         named.update({self.low: bounds.eps_low, self.high: bounds.eps_high})
         return owner
 
 
-def tell(value: Objective, more: str = "") -> Objective:
+def log_rule(value: Objective, more: str = "") -> Objective:
     """Say what the rule allows; warn if an epsilon looks like a bound."""
-    once(RULE.warning, f"{in_words(value)}{more}")  # of a lower level nothing is shown unless asked for
-    if doubt := value.trust_region.doubt():
+    once(RULE.warning, f"{describe(value)}{more}")  # of a lower level nothing is shown unless asked for
+    if doubt := value.trust_region.suspicion():
         once(warnings.warn, doubt)
     return value
 
@@ -216,9 +210,9 @@ def tell(value: Objective, more: str = "") -> Objective:
 def say_average(host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning) -> None:
     """Say which average a trainer takes for a method, and whether it is its paper's.
 
-    `average` is the value of the trainer's own setting (`Host.averages`), or None. A rule or an objective has none.
+    `average` is the value of the trainer's own setting (`Trainer.averages`), or None. A rule or an objective has none.
     """
-    named, its = None if node is None else method_or_objective(node), HOSTS[host]
+    named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
         wanted, given = named.objective.aggregation, its.averages.get(average or "")
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
@@ -229,7 +223,7 @@ def say_average(host: str, node: Any, average: str | None, say: Callable[[str], 
         once(say, f"{named.name}: {host} averages by {by}{f' ({given})' if given else ''}; {told}")
 
 
-def _setting_of(its: Host, average: str) -> str:
+def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
     found = (value for value, of in its.averages.items() if of == average and value != its.average)
     return next((f"{its.average}={value!r}" for value in found), "")

@@ -18,7 +18,7 @@ from typing import Any
 
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from . import LOSS_TYPES, Rule, bounds_of, take
+from . import LOSS_TYPES, Rule, bounds_of, prepare_objective
 
 
 class BandPOLoss(LigerFusedLinearGRPOLoss):
@@ -39,7 +39,7 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region = take("Liger", trust_region, average=self.loss_type).trust_region
+        self.trust_region = prepare_objective("Liger", trust_region, average=self.loss_type).trust_region
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         given = inspect.signature(super().forward).bind(*arguments, **named).arguments

@@ -9,7 +9,7 @@
 
 The loss is `bandpo.policy_loss`, a sum, which prime-rl divides by the tokens of the whole batch; the anchor is the
 sampler. prime-rl's default loss was, to 2026-08-27, `{ type = "objective", trust_region = { type = "band", divergence =
-"tv", delta = 0.2 }, apply = "mask" }`, then "ipo", both with `kl_tau = 0.001`; since 2026-09-18 it is IPO at 0.3,
+"tv", delta = 0.2 }, surrogate = "mask" }`, then "ipo", both with `kl_tau = 0.001`; since 2026-09-18 it is IPO at 0.3,
 without `kl_tau`. Nothing of prime-rl, which is not on PyPI, is imported.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..losses.policy import policy_loss
-from . import Rule, take
+from . import Rule, prepare_objective
 
 
 class LossOutputs(NamedTuple):
@@ -40,7 +40,7 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
         trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. ValueError for one that prime-rl cannot do.
         kl_tau: weight of (log r)^2, as in prime-rl's own losses.
     """
-    objective = take("prime-rl", trust_region, average="the mean over tokens")
+    objective = prepare_objective("prime-rl", trust_region, average="the mean over tokens")
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:

@@ -25,5 +25,5 @@ def register_bandpo_loss(trust_region: Rule | None = None, *, name: str = "bandp
 def _loss(limits: Limits, **named: Any) -> Any:
     if named["task_type"] == "embodied":
         raise ValueError("RLinf: runner.task_type must be one of tokens, got 'embodied'; actions take loss_type=actor")
-    old, new = named["old_logprobs"], named["logprobs"]
-    return get_policy_loss("actor")(**limits(named, old, named["advantages"], named["loss_mask"], new))
+    old, advantages, mask = named["old_logprobs"], named["advantages"], named["loss_mask"]
+    return get_policy_loss("actor")(**limits(named, old, advantages, mask))

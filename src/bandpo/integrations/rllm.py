@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..losses.policy import policy_loss
-from . import take
+from . import prepare_objective
 
 # Of `Metrics.compute`. rLLM logs the mean over calls: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
@@ -35,7 +35,7 @@ def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
     anchor = ctx.params.get("anchor", "old")
     if anchor not in ("old", "sampler"):
         raise ValueError(f"rLLM: loss_params.anchor must be 'old' or 'sampler', got {anchor!r}")
-    objective = take("rLLM", ctx.params.get("trust_region"), anchor=anchor)
+    objective = prepare_objective("rLLM", ctx.params.get("trust_region"), anchor=anchor)
     objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
     old = ctx.logp_old if anchor == "old" else ctx.logp_rollout
     if old is None:

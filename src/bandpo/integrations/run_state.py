@@ -1,4 +1,4 @@
-"""Keep the state of a `Controlled` rule between steps, and write tokens. The trainers of TRL and verl use both."""
+"""Write the tokens of a run. The trainers of TRL and verl do."""
 
 from __future__ import annotations
 
@@ -12,51 +12,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import json_line, line_of, lines_of
-from ..losses.metrics import Metrics
-from ..trust_regions.control import Controlled, State
 
-NAME = "bandpo_controlled"  # of the state in a checkpoint
 SHARE = 0.1
-
-
-class RadiusController:
-    """Move the number of a `Controlled` rule after every step."""
-
-    def __init__(self, rule: Controlled, kept: dict[str, Any] | None = None, step: int = 0) -> None:
-        self.rule = rule
-        self.begin(kept, step)
-
-    def begin(self, kept: dict[str, Any] | None, step: int) -> None:
-        """Begin at step 0, or go on where the checkpoint of a step was.
-
-        Raises ValueError for a checkpoint without the state, or with the state of another rule.
-        """
-        if step != (0 if kept is None else kept["step"]):
-            raise ValueError(f"the checkpoint of step {step} has no state of a controlled rule; begin a new run")
-        if kept is not None and kept["rule"] != repr(self.rule):
-            raise ValueError(f"the checkpoint has the state of another controlled rule, {kept['rule']}")
-        self.state: State = self.rule.start() if kept is None else kept["state"]
-        self._metrics = Metrics({}, {})
-        _ = self.value  # ValueError if the state cannot be of this rule
-
-    @property
-    def value(self) -> float:
-        """Return the number in force."""
-        return self.rule.value(self.state)
-
-    def add(self, metrics: Metrics) -> None:
-        """Take the metrics of a micro-batch of the step that runs."""
-        self._metrics = metrics.merge(self._metrics)
-
-    def finish(self, step: int, *, over_ranks: bool = False) -> dict[str, Any]:
-        """Move the number after a step, and return what a checkpoint must keep.
-
-        With `over_ranks` what was measured is summed over all ranks; else each rank has that already.
-        """
-        found, self._metrics = self._metrics, Metrics({}, {})
-        if found.totals:
-            _, self.state = self.rule.radius(self.state, (found.all_reduce() if over_ranks else found).compute())
-        return {"rule": repr(self.rule), "state": self.state, "step": step}
 
 
 def check_tokens(path: Any, share: Any, where: str = "") -> None:

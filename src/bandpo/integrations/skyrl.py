@@ -20,7 +20,7 @@ import torch
 from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply_off_policy_correction, reduce_loss
 
 from ..losses.policy import policy_loss
-from . import Rule, take
+from . import Rule, prepare_objective
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
 COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
@@ -37,7 +37,7 @@ def register_bandpo_loss(
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    objective = take("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
+    objective = prepare_objective("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
     objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
     per_token = partial(policy_loss, objective=objective, metrics="all")
     PolicyLossRegistry.register(name, partial(_loss, per_token, anchor))

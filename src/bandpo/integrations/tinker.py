@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
-from . import Rule, take
+from . import Rule, prepare_objective
 
 
 def bandpo_loss(
@@ -32,7 +32,7 @@ def bandpo_loss(
     It returns the sum, and `Metrics.compute` under `bandpo/`. `trust_region` is as for `objective_for`, None
     `Band("kl", 0.05)`; ValueError for one that tinker cannot do.
     """
-    objective = take("tinker", trust_region)
+    objective = prepare_objective("tinker", trust_region)
 
     def one(inputs: Any, logprobs: Tensor) -> tuple[Tensor, Metrics]:
         old, advantages = inputs["logprobs"].to_torch(), inputs["advantages"].to_torch()

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
-from . import Rule, bounds_of, take
+from . import Rule, bounds_of, prepare_objective
 
 
 class BandPOLoss(GRPOLoss):
@@ -32,7 +32,7 @@ class BandPOLoss(GRPOLoss):
         if "clip_epsilon" in named:
             raise ValueError("trust_region replaces clip_epsilon; remove it. A plain clip is bandpo.Clip")
         super().__init__(actor_network, **named)
-        self.trust_region = take("torchrl", trust_region, average=self.aggregation).trust_region
+        self.trust_region = prepare_objective("torchrl", trust_region, average=self.aggregation).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None
 
     def _log_weight(self, tensordict: Any, adv_shape: Any) -> Any:
@@ -41,7 +41,7 @@ class BandPOLoss(GRPOLoss):
             self.tensor_keys.sample_log_prob, as_padded_tensor=True, padding_side="left", padding_value=0.0
         )
         advantages = tensordict.get(self.tensor_keys.advantage, as_padded_tensor=True)[..., 0]
-        bounds = bounds_of(self.trust_region, old, advantages, mask, tensordict["_cur_log_prob"].detach())
+        bounds = bounds_of(self.trust_region, old, advantages, mask)
         self._bounds = bounds.log_low.unsqueeze(-1), bounds.log_high.unsqueeze(-1)
         return out
 

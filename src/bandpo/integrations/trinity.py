@@ -22,7 +22,7 @@ class BandPOLoss(PPOPolicyLossFn):
         super().__init__(backend, clip_range=0.0, loss_agg_mode=loss_agg_mode, **named)
 
     def __call__(self, logprob, old_logprob, action_mask, advantages, **kwargs):
-        loss = super(BandPOLoss, self.limits(self, old_logprob, advantages, action_mask, logprob))
+        loss = super(BandPOLoss, self.limits(self, old_logprob, advantages, action_mask))
         return loss.__call__(logprob, old_logprob=old_logprob, action_mask=action_mask, advantages=advantages)
 
     @classmethod

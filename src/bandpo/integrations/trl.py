@@ -32,13 +32,13 @@ from ..losses.metrics import Metrics
 from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
-from ..trust_regions.base import Context, Region, find_one
-from ..trust_regions.control import Controlled
-from . import Rule, tell
+from ..trust_regions.base import Context, Region
+from . import Rule, log_rule
 from .run_state import TokenWriter, check_tokens
-from .trl_context import PREFIX, ContextTrainer, Controller, FiniteGuard
+from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
+from .trl_context import ControlCallback as ControlCallback
 from .trl_log import RunLog
-from .trl_settings import SETTLED, Instead, Replaced, check_losses, is_trls_own, node_of, settle, warn_of
+from .trl_settings import SETTLED, BoundAsEpsilon, UnusedEpsilon, check_losses, is_trls_own, node_of, settle, warn_of
 
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
 # What users write for the rule, with what they mean.
@@ -132,7 +132,7 @@ class BandPOConfig(GRPOConfig):
             if isinstance(self.trust_region, str):  # its repr
                 raise ValueError(f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)")
         elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
-            cast(Any, self).epsilon = Replaced("that of BandPOTrainer")
+            cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
         only = "such a config is for bandpo.integrations.trl.BandPOTrainer only"
@@ -158,8 +158,8 @@ class BandPOTrainer(ContextTrainer):
 
     A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
     so that their product exceeds `gradient_accumulation_steps`. Metrics are logged under `bandpo/`, and each row of the
-    log is written to `metrics.jsonl` in `output_dir`, too; at the end one line says what the clip did. The number of a
-    `Controlled` rule moves after every optimizer step; its state is in every checkpoint.
+    log is written to `metrics.jsonl` in `output_dir`, too; at the end one line says what the clip did. A
+    `ControlCallback` steers a number of the rule.
 
     Args:
         model: as for `GRPOTrainer`, like everything not named here.
@@ -210,10 +210,9 @@ class BandPOTrainer(ContextTrainer):
         self._settled = {name: getattr(kept, name, None) for name in SETTLED}
         self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
         self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
-        self._old_pass, self._needs_old = None, "old_entropies" in self.trust_region.needed()
         self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
         steps = warn_of(kept, self.trust_region)
-        tell(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
+        log_rule(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
         kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
         rule = str(kept.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
@@ -221,8 +220,7 @@ class BandPOTrainer(ContextTrainer):
         self._name = f"{self._name} (trust region {rule})"
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
-        controlled = find_one(self.trust_region, Controlled)
-        self._controller = None if controlled is None else Controller(controlled)
+        self.row_of_rule: dict[str, float] = {}  # what a `ControlCallback` logs
         self._token_writer, share = None, kept.tokens_share
         if share != 0:
             self._token_writer = TokenWriter(
@@ -239,8 +237,12 @@ class BandPOTrainer(ContextTrainer):
         self.add_callback(self.finite_guard)
         self.run_log = RunLog(self.trust_region, kept.tokens_path is None)
         self.add_callback(self.run_log)
-        if self._controller is not None:
-            self.add_callback(self._controller)
+
+    def replace_rule(self, region: Region) -> None:
+        """Take another rule from the next loss on."""
+        self.trust_region = region
+        self.objective = dataclasses.replace(self.objective, trust_region=region)
+        self._settled |= {"objective": self.objective, "trust_region": region}
 
     def _send_telemetry(self) -> None:
         """Send nothing; TRL would tell the model hub of every run."""
@@ -300,18 +302,16 @@ class BandPOTrainer(ContextTrainer):
             # Tokens of which the sampler told nothing, where no other pass was made; in place, for TRL reads them too.
             stored.copy_(torch.where(stored.isnan(), logps.detach(), stored))
         old_logps = logps.detach() if stored is None else stored
-        trains, known = cast(torch.nn.Module, self.model).training, self._known(inputs, entropies)
+        trains = cast(torch.nn.Module, self.model).training
         if self._token_writer and trains:
-            batch = int(inputs.get(f"{PREFIX}generated_at", 0))  # a subclass may have made the batch by itself
-            self._token_writer.write(known["step"], old_logps, logps, advantages, mask, batch=batch)
-        if self._controller is not None:
-            known["controlled"] = self._controller.value
+            batch = int(inputs.get(GENERATED_AT, 0))  # a subclass may have made the batch by itself
+            self._token_writer.write(self.state.global_step, old_logps, logps, advantages, mask, batch=batch)
         seen = _Seen(self.trust_region)
         objective = self.objective if self.objective.changed() else Objective(seen)
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
         # value is not used. The metrics "all" count NaN, and do not refuse it: the guard ends the run, with its step.
         average: Any = ("none", None) if self._replaces else ("token-mean", 1.0)
-        more = self.args.all_metrics or self._controller is not None or self.objective.dual_clip is not None
+        more = self.args.all_metrics or self.objective.dual_clip is not None
         with torch.set_grad_enabled(self._replaces and torch.is_grad_enabled()):
             loss, metrics = policy_loss(
                 logps,
@@ -321,11 +321,11 @@ class BandPOTrainer(ContextTrainer):
                 dataclasses.replace(objective, aggregation=average[0]),
                 normalizer=average[1],
                 metrics="all" if more or self._replaces else "main",
-                **known,
+                extra={} if entropies is None else {"entropies": entropies},
             )
         if self._replaces:
             # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
-            self.epsilon_low, self.epsilon_high = Instead(torch.full_like(loss, math.inf)), Instead(loss)
+            self.epsilon_low, self.epsilon_high = BoundAsEpsilon(torch.full_like(loss, math.inf)), BoundAsEpsilon(loss)
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
@@ -334,8 +334,6 @@ class BandPOTrainer(ContextTrainer):
         if trains:
             metrics = self._over_ranks(metrics)
             self._measured = metrics.merge(self._measured)
-            if self._controller is not None:
-                self._controller.add(metrics)
 
     def _over_ranks(self, metrics: Metrics) -> Metrics:
         """Sum metrics where every process passes; a log may be one process's own."""
@@ -351,7 +349,7 @@ class BandPOTrainer(ContextTrainer):
             names = values if self.args.all_metrics else [*MAIN_METRICS, "masked/fraction", *dual]
             # Undefined values (a share of nothing) are left out: trackers warn about NaN.
             logs |= {f"bandpo/{name}": x for name, x in values.items() if name in names and x == x}
-            logs |= {} if self._controller is None else self._controller.row
+            logs |= self.row_of_rule
             if self.finite_guard.skipped:
                 logs["bandpo/skipped_steps"], self.finite_guard.skipped = self.finite_guard.skipped, 0
         super().log(logs, start_time)

@@ -17,7 +17,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyr
 
 from ..losses.packing import unpack
 from . import Limits, Rule
-from .trl_settings import Replaced, check_losses
+from .trl_settings import UnusedEpsilon, check_losses
 
 
 class AsyncBandPOTrainer(AsyncGRPOTrainer):
@@ -31,7 +31,7 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         if (args.epsilon, args.epsilon_high) != (0.2, None):
             both = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
             raise ValueError(f"trust_region replaces {both}: leave both out")
-        vars(args)["epsilon"] = Replaced(f"replaced by the trust region {self._limits.region}")
+        vars(args)["epsilon"] = UnusedEpsilon(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], *others: Any, **named: Any) -> Any:

@@ -1,8 +1,4 @@
-"""Show rules the context in TRL, move their numbers, and stop at NaN.
-
-What is known when responses have been scored goes among TRL's outputs under the prefix `bandpo/`, so that TRL shuffles
-it and splits it with the responses.
-"""
+"""Take the ratio to the sampler in TRL, steer a rule's number, and stop at NaN."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from ..control import Controller
 from ..errors import UserError
-from ..losses.objective import Objective
 from ..numerics import not_finite
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Context, find_one
-from .run_state import NAME, RadiusController
+from ..trust_regions.base import Region
 
-PREFIX = "bandpo/"
+_OURS = "bandpo/"
+GENERATED_AT = "bandpo/generated_at"
+_NAME = "bandpo_controller"  # of its state in a checkpoint
 _SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instead of fp16, or rewards of a smaller size"
 
 
@@ -100,32 +96,58 @@ def _last_whole(args: Any, state: Any) -> Path | None:
     return found.get(max((step for step in found if step <= state.global_step), default=-1))
 
 
-class Controller(RadiusController, TrainerCallback):
-    """Keep the state of a `Controlled` rule in TRL's trainer_state.json."""
+class ControlCallback(TrainerCallback):
+    """Steer a number of a trainer's rule by a number of its log, after each optimizer step.
 
-    row: dict[str, float]  # what is logged of the last step
+        trainer = BandPOTrainer(..., trust_region=Clip(0.2, 0.28))
+        trainer.add_callback(ControlCallback(trainer, Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0)))
+
+    The measure is any number of TRL's rows, such as "entropy", or of ours, such as "clip/high_fraction". The number in
+    force and the smoothed measure are logged as `bandpo/controlled/`. The state is in every checkpoint, and a run goes
+    on exactly.
+
+    Raises ValueError, when training begins, unless `logging_steps` is 1, and for a checkpoint without the state or
+    with that of another controller.
+    """
+
+    def __init__(self, trainer: Any, controller: Controller) -> None:
+        self.trainer, self.controller = trainer, controller
+        self._first = controller.state_dict(), trainer.trust_region
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        self.begin(cast(Any, state.stateful_callbacks).get(NAME), state.global_step)
-        self.row = {}
+        """Begin at step 0, or go on where the checkpoint of a step was."""
+        if args.logging_strategy != "steps" or state.logging_steps != 1:
+            raise ValueError(f"logging_steps must be 1 for a Controller, got {args.logging_steps!r}")
+        saved = cast(Any, state.stateful_callbacks).get(_NAME)
+        if state.global_step != (0 if saved is None else saved["step"]):
+            raise ValueError(f"the checkpoint of step {state.global_step} has no Controller's state: begin a new run")
+        if saved is not None and saved["controller"] != repr(self.controller):
+            raise ValueError(f"the checkpoint has the state of another Controller, {saved['controller']}")
+        first, rule = self._first
+        self.controller.load_state_dict(first if saved is None else saved["state"])
+        self._use(self.controller.begin(rule))
 
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Move the number; TRL logs and saves after this."""
-        in_force = self.value
-        cast(Any, state.stateful_callbacks)[NAME] = self.finish(state.global_step)
-        # Sorted, as a state is that comes from a checkpoint: else the rows of a resumed run would have another order.
-        logged = {**self.state, "value": in_force}
-        self.row = {f"bandpo/controlled/{name}": logged[name] for name in sorted(logged)}
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """Move the number by the row of a step; TRL saves after this."""
+        row = logs or {}
+        if "loss" not in row:  # an evaluation's, or that of the end
+            return
+        numbers = row | {name.removeprefix(_OURS): x for name, x in row.items() if name.startswith(_OURS)}
+        self._use(self.controller.step(self.trainer.trust_region, numbers))
+        saved = {"controller": repr(self.controller), "state": self.controller.state_dict(), "step": state.global_step}
+        cast(Any, state.stateful_callbacks)[_NAME] = saved
+
+    def _use(self, rule: Region) -> None:
+        self.trainer.replace_rule(rule)
+        named = self.controller.state_dict().items()
+        self.trainer.row_of_rule = {f"{_OURS}controlled/{name}": x for name, x in named}
 
 
 class ContextTrainer(GRPOTrainer):
-    """Keep for a rule what TRL knows of each generation; stop at broken rewards."""
+    """Choose the anchor of the ratio; stop at broken rewards."""
 
     args: Any  # with the settings of `BandPOConfig`
-    objective: Objective
     finite_guard: FiniteGuard
-    _needs_old: bool  # entropies of the old policy, which are made only then
-    _old_pass: Any  # while responses are scored: what the first pass gave, () before it; else None
 
     def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
         rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
@@ -141,62 +163,15 @@ class ContextTrainer(GRPOTrainer):
             self.finite_guard.stop(self.args, self.state, step, what, change)
         return rewards
 
-    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **named: Any) -> Any:
-        is_first = self._old_pass == () and model is self.model
-        if is_first and self._needs_old:
-            named["compute_entropy"] = True
-        out = super()._get_per_token_logps_and_entropies(model, *args, **named)
-        if is_first:
-            self._old_pass = out
-        return out
-
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        self._old_pass = ()
-        try:
-            outputs = super()._generate_and_score_completions(inputs)
-            return outputs | {PREFIX + name: value for name, value in self._of_generation(outputs).items()}
-        finally:
-            self._old_pass = None
-
-    @torch.no_grad()
-    def _of_generation(self, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the context's fields for this process's responses of a generation."""
-        known = {"generated_at": torch.tensor(self.state.global_step)}
-        if self._needs_old and "old_per_token_logps" in outputs:
-            if not self._old_pass or self._old_pass[0] is not outputs["old_per_token_logps"]:
-                raise RuntimeError("TRL makes its old log-probabilities in another way: the old entropies are unknown")
-            known["old_entropies"] = self._old_pass[1]
-        return known | self._mean_weight(outputs, known)
-
-    def _mean_weight(self, outputs: dict[str, Any], known: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the divisor of an `Adaptive` radius, over all processes.
-
-        It is missing where TRL makes no pass for what the weights are made of, as on policy, where ratios are 1.
-        """
-        rule = find_one(self.objective.trust_region, Adaptive)
-        if rule is None or (self._needs_old and "old_entropies" not in known):
-            return {}
-        if (old := self._anchored(outputs).get("old_per_token_logps")) is None:
-            return {}
-        old, mask = old.float(), self._response_mask(outputs)
-        places, entropies = mask.cumsum(-1) - 1, known.get("old_entropies")
-        context = Context(mask, positions=places, step=self.state.global_step, old_entropies=entropies)
-        sums = rule.sums(torch.where(mask, old, -1.0), context)
-        total, count = cast(Tensor, self.accelerator.reduce(sums, reduction="sum")).tolist()
-        return {"mean_weight": torch.tensor(total / max(count, 1))}
+        outputs = super()._generate_and_score_completions(inputs)
+        # Among TRL's outputs, so that it comes with the responses to each loss.
+        return outputs | {GENERATED_AT: torch.tensor(self.state.global_step)}
 
     def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
         """Return True at the tokens of the policy, not at those of tools."""
         mask = inputs["completion_mask"].bool()
         return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
-
-    def _known(self, inputs: dict[str, Any], entropies: Tensor | None) -> dict[str, Any]:
-        """Return the context's fields for the responses of a loss."""
-        known = {name.removeprefix(PREFIX): x for name, x in inputs.items() if name.startswith(PREFIX)}
-        known.pop("generated_at", None)
-        if self._needs_old and entropies is not None:
-            known.setdefault("old_entropies", entropies.detach())  # without its own pass the batch is on policy
-        return known | {"entropies": entropies, "step": self.state.global_step}
 
     def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a loss, with the ratio's anchor as the old policy."""

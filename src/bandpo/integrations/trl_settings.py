@@ -36,7 +36,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Replaced(str):
+class UnusedEpsilon(str):
     """Stand for `epsilon` under a trust region. Arithmetic with it raises an error."""
 
     def __rsub__(self, other: object) -> Any:
@@ -48,7 +48,7 @@ class Replaced(str):
     __radd__ = __rsub__
 
 
-class Instead(NamedTuple):
+class BoundAsEpsilon(NamedTuple):
     """Stand for the epsilon of a bound. TRL's 1 + epsilon gives the bound, without rounding."""
 
     bound: Tensor
@@ -77,7 +77,7 @@ def settle(args: Any, given: Rule | None) -> Objective:
         raise ValueError(message)
     say_average("TRL", given, args.loss_type)
     args.trust_region = node_of(objective)
-    args.epsilon = Replaced(f"replaced by the trust region {args.trust_region}")
+    args.epsilon = UnusedEpsilon(f"replaced by the trust region {args.trust_region}")
     return objective
 
 
@@ -96,7 +96,7 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
     if not isinstance(clip, Clip):
         return False
     if args.loss_type == "cispo":
-        return changed == {"apply": "weight"} and clip.eps_low == 1 and level == "token"
+        return changed == {"surrogate": "weight"} and clip.eps_low == 1 and level == "token"
     return changed == {"ratio": "sequence-mean"} and level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
 
 
@@ -104,7 +104,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
     """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
     rule = "trust_region" if objective is None else as_python(objective)
     for name, own in ("epsilon", 0.2), ("epsilon_high", None):
-        if (value := getattr(args, name)) != own and not isinstance(value, Replaced):
+        if (value := getattr(args, name)) != own and not isinstance(value, UnusedEpsilon):
             yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
         what = "loss_type must be text and generation_kwargs a mapping"
@@ -138,7 +138,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         yield f"loss_type {loss!r} {why}; with {rule} set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'{more}"
     if objective.changed() and not own and getattr(args, "off_policy_mask_threshold", None) is not None:
         why = "it goes by TRL's advantages, which the objective replaces"
-        yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's apply"
+        yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's surrogate"
 
 
 def doubts(args: GRPOConfig) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..errors import unknown
 from ..trust_regions.base import EXAMPLE, Region
 from ..trust_regions.nodes import kinds, made_of, node_of_text, read_node, trust_region
 from .objective import Method, Objective
-from .surrogates import Application
+from .surrogates import SurrogateWeight
 
 _METHODS = Path(__file__).with_name("methods.yaml")
 
@@ -85,7 +85,7 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     >>> bandpo.objective("clip:0.2:0.28") == bandpo.objective("clip-higher")
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
-    Objective(Clip(eps_low=1.0, eps_high=4.0), apply='weight', aggregation='token-mean')
+    Objective(Clip(eps_low=1.0, eps_high=4.0), surrogate='weight', aggregation='token-mean')
     """
     found = method_or_objective(node)
     if isinstance(found, Objective):
@@ -126,10 +126,10 @@ def method_or_objective(node: Any) -> Method | Objective:
 def _field(name: str, value: Any) -> Any:
     if name == "trust_region":
         return trust_region(value)
-    if name == "apply" and isinstance(value, list | tuple):
+    if name == "surrogate" and isinstance(value, list | tuple):
         return tuple(_field(name, each) for each in cast("list[Any]", value))
-    if name == "apply" and isinstance(value, Mapping):
-        return read_node(cast("Mapping[str, Any]", value), Application)
+    if name == "surrogate" and isinstance(value, Mapping):
+        return read_node(cast("Mapping[str, Any]", value), SurrogateWeight)
     return value
 
 

@@ -13,7 +13,7 @@ from ..numerics import listed
 from ..trust_regions.base import Context, depends_on_probability
 from .nodes import methods
 from .objective import Objective
-from .surrogates import by_sign
+from .surrogates import as_pair
 
 
 def label_of_objective(value: Objective) -> str:
@@ -60,24 +60,24 @@ def short_node(value: Objective) -> dict[str, Any]:
     return value.to_config() if value.changed() else value.trust_region.to_config()
 
 
-def in_words(value: Objective) -> str:
+def describe(value: Objective) -> str:
     """Say in one line how far a rule lets a token go. The line has its ratio, or two tokens where the probability
     matters.
 
     >>> from bandpo import Clip, Objective
-    >>> in_words(Objective(Clip(0.2, 0.28)))
+    >>> describe(Objective(Clip(0.2, 0.28)))
     "Clip(0.2, 0.28): a token's ratio may go from 0.8 to 1.28"
-    >>> in_words(Objective())
+    >>> describe(Objective())
     'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up to 0.05355'
     """
-    if not (said := allowed(value)):
+    if not (said := describe_interval(value)):
         return f"{value.trust_region.label}: how far a token may go depends on more than its probability"
     bare = dataclasses.replace(value, aggregation=None)
     return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(bare)) + f": {said}"
 
 
-def allowed(value: Objective) -> str:
-    """Return the second half of `in_words`. It is empty where a rule sees more than the probability."""
+def describe_interval(value: Objective) -> str:
+    """Return the second half of `describe`. It is empty where a rule sees more than the probability."""
     log_p = torch.tensor([[0.5, 0.001]], dtype=torch.float64, device="cpu").log()
     try:
         bounds = value.trust_region.bounds(log_p, Context())
@@ -93,7 +93,7 @@ def allowed(value: Objective) -> str:
         said = f"no bound on {what}'s ratio"
     else:
         said = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
-    if not {*by_sign(value.apply, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
+    if not {*as_pair(value.surrogate, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
         kept = "" if said.startswith("no bound") else "; outside it the gradient does not stop"
-        said = f"{said.replace('may go', 'has the interval')}{kept} (apply {as_python(value.apply)})"
+        said = f"{said.replace('may go', 'has the interval')}{kept} (surrogate {as_python(value.surrogate)})"
     return said if value.dual_clip is None else f"{said}; dual clip {value.dual_clip:g}"

@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..trust_regions.adaptive import Adaptive
-from ..trust_regions.base import Region, check_number, check_part, depends_on_probability, find_one, node_of, rules_in
-from ..trust_regions.control import Controlled
+from ..trust_regions.base import Context, Region, check_number, check_part, depends_on_probability, node_of, walk
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Apply, by_sign, has_bounds
+from .surrogates import Surrogate, as_pair, has_bounds
 
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
@@ -25,13 +23,13 @@ class Objective:
     """Describe what is maximised. It is the paper's (eq:bandpo_full) with another part for each field that is given.
 
     The paper's is 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ]. An objective is frozen,
-    hashable, and its own node in a config file: `Objective(Clip(1, 4), apply="weight")` is `{type: objective,
-    trust_region: {type: clip, eps_low: 1, eps_high: 4}, apply: weight}`. `bandpo.objective(node)` and `to_config()` go
-    there and back.
+    hashable, and its own node in a config file: `Objective(Clip(1, 4), surrogate="weight")` is `{type: objective,
+    trust_region: {type: clip, eps_low: 1, eps_high: 4}, surrogate: weight}`. `bandpo.objective(node)` and `to_config()`
+    go there and back.
 
     Args:
         trust_region: the rule; the paper's is `Band("kl", 0.05)`.
-        apply: what becomes of tokens outside: clip, mask, mask_two_sided, weight, quadratic,
+        surrogate: what becomes of tokens outside: clip, mask, mask_two_sided, weight, quadratic,
             `Preserve(low, high)`, `Decay(low, high)`, or a pair of them for A >= 0 and A < 0; see `surrogate` for
             formulas, gradients and papers. `Sapo()` and `Vespo()` have no bounds: alone they go with the rule
             `Clip(1, inf)` only, and in a pair the rule is that of the other sign.
@@ -41,12 +39,12 @@ class Objective:
               band is defined (but hardly binds from above: the probability of a long response is near 0). Each token
               has 1 / T of the surrogate, so that "seq-mean-token-sum" is the mean over responses;
             - sequence-mean: their geometric mean (GSPO, arXiv 2507.18071), for `Clip` and combinations of it only;
-            - mean-of-clipped: the geometric mean of the clipped ratios (GMPO, arXiv 2507.20673), for apply "clip" only.
+            - mean-of-clipped: the geometric mean of the clipped ratios (GMPO, arXiv 2507.20673), for "clip" only.
             Metrics still count tokens, each with its own old probability and estimate of KL(pi_old || pi); "outside"
             and `log_ratio/*` are about the ratio of the response for the two sequence ratios.
-        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for an `apply` that bounds r there.
+        dual_clip: c > 1; where A < 0, r counts as at most c (arXiv 1912.09729); not for one that bounds r there.
         beta: weight of the KL penalty to a reference policy.
-        kl_penalty: the estimate of the KL penalty; see `kl_penalty`, verl's names included.
+        kl_penalty: the estimate of the KL penalty; see `kl_penalty`.
         aggregation: see `aggregate`. None, the default, is the paper's in `policy_loss`, "seq-mean-token-mean", and
             the trainer's own where a trainer averages.
         max_log_ratio: clamp log r to +- this before anything else (verl: 20); None is 60.
@@ -58,14 +56,14 @@ class Objective:
 
     >>> from bandpo import Clip, Objective, objective
     >>> from bandpo.losses import Preserve
-    >>> Objective(Clip(0.2, 0.2), apply=Preserve(0.5, 1))
-    Objective(Clip(eps_low=0.2, eps_high=0.2), apply=Preserve(low=0.5, high=1.0))
+    >>> Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1))
+    Objective(Clip(eps_low=0.2, eps_high=0.2), surrogate=Preserve(low=0.5, high=1.0))
     >>> objective({"type": "band", "delta": 0.05}) == Objective()
     True
     """
 
     trust_region: Region = field(default_factory=Band)
-    apply: Apply | tuple[Apply, Apply] = "clip"
+    surrogate: Surrogate | tuple[Surrogate, Surrogate] = "clip"
     ratio: Ratio = "token"
     dual_clip: float | None = None
     beta: float = 0.0
@@ -76,12 +74,10 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_part(self, "trust_region")
-        for kind in (Controlled, Adaptive):  # at most one: the context has one number for it
-            find_one(self.trust_region, kind)
         if self.dual_clip is not None:
             check_number(self, "dual_clip", "(1, inf)")
-        positive, negative = by_sign(self.apply, self.dual_clip)
-        object.__setattr__(self, "apply", positive if positive == negative else (positive, negative))
+        positive, negative = as_pair(self.surrogate, self.dual_clip)
+        object.__setattr__(self, "surrogate", positive if positive == negative else (positive, negative))
         for name in ("beta", "positive_weight"):
             check_number(self, name, "[0, inf)")
         if self.max_log_ratio is not None:
@@ -91,7 +87,7 @@ class Objective:
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = [] if self.is_per_token else [x for x in rules_in(self.trust_region) if x.is_of_single_tokens]
+        single = [] if self.is_per_token else [x for x in walk(self.trust_region) if x.is_of_single_tokens]
         if single:
             raise ValueError(
                 f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
@@ -104,11 +100,12 @@ class Objective:
             )
         if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
-                f"trust_region must be Clip(1, inf), no clip, for apply = {self.apply!r}, got {self.trust_region!r}: "
-                "it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and read them"
+                f"trust_region must be Clip(1, inf), no clip, for surrogate = {self.surrogate!r}, got "
+                f"{self.trust_region!r}: it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and "
+                "read them"
             )
-        if self.ratio == "mean-of-clipped" and self.apply != "clip":
-            raise ValueError(f"apply must be 'clip' for ratio 'mean-of-clipped', got {self.apply!r}")
+        if self.ratio == "mean-of-clipped" and self.surrogate != "clip":
+            raise ValueError(f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}")
         if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
             raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off")
 
@@ -169,10 +166,11 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        taken = ("entropies", "old_entropies", "step", "mean_weight", "controlled")
-        needed = [name for name in self.objective.trust_region.needed() if name in taken]
-        given = ["old_logps=rollout_logps"] if self.from_sampler else []
-        return ", ".join([*given, *(f"{name}={name}" for name in needed)])
+        arguments = ["old_logps=rollout_logps"] if self.from_sampler else []
+        own = [name for name in self.objective.trust_region.all_required() if name not in Context.__dataclass_fields__]
+        if own:
+            arguments.append(f"extra={{{', '.join(f'{name!r}: {name}' for name in own)}}}")
+        return ", ".join(arguments)
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "method", "name": self.name}

@@ -1,9 +1,9 @@
 """Compute each token's surrogate: what its ratio earns inside and outside bounds.
 
 PPO's clip (arXiv 1707.06347), which is the paper's (eq:bandpo_token_loss), is min(r A, clip(r, r_low, r_high) A). Every
-other application departs from r A in the column "outside" only: where r is beyond the bound to which A drives it.
+other surrogate departs from r A in the column "outside" only: where r is beyond the bound to which A drives it.
 
-| apply | outside, A > 0 | outside, A < 0 | else | paper |
+| surrogate | outside, A > 0 | outside, A < 0 | else | paper |
 |---|---|---|---|---|
 | clip | r_high A, no gradient | r_low A, no gradient | r A | PPO 1707.06347, BandPO |
 | mask | 0 | 0 | r A | DPPO 2602.04879 |
@@ -41,99 +41,128 @@ from ..trust_regions.base import Node
 MAX_LOG_RATIO = 60.0
 
 
-class Application(Node, ABC, family="apply"):
-    """Hold the numbers of an application. It is a config node, as {type: preserve, low: 0.5, high: 1}.
+class SurrogateWeight(Node, ABC, family="surrogate"):
+    """Hold the numbers of a surrogate that weighs tokens. It is a config node, as {type: preserve, low: 0.5, high: 1}.
 
     Attributes:
         has_bounds: False where it takes the place of an interval; its weight is then of A, at every ratio.
+        gradient: its gradient in log pi in words, for `explain`, where A >= 0 and where A < 0; fields in braces.
     """
 
     has_bounds: ClassVar[bool] = True
+    gradient: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        """Return the factor of r A outside. `edge` is the log of the bound, `up` is A >= 0."""
+    def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
+        """Return the factor of r A outside. `edge` is the log of the bound, `positive` is A >= 0."""
 
 
 @dataclass(frozen=True)
-class Preserve(Application):
+class Preserve(SurrogateWeight):
     """Keep a share of the bound's gradient (CE-GPPO, arXiv 2509.20712). It is `low` below and `high` above.
 
     The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip.
     """
 
     kind: ClassVar[str] = "preserve"
-    limits: ClassVar[Mapping[str, str]] = {"low": "[0, inf)", "high": "[0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"low": "[0, inf)", "high": "[0, inf)"}
+    gradient: ClassVar[Any] = "r A, {high:g} r_high A above r_high", "r A, {low:g} r_low A below r_low"
     low: float
     high: float
 
-    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        kept = torch.exp(edge - s)
-        return torch.where(up, self.high * kept, self.low * kept)
+    def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
+        at_bound = torch.exp(edge - log_ratio)  # r_bound / r, so that r times it is the bound
+        return torch.where(positive, self.high * at_bound, self.low * at_bound)
 
 
 @dataclass(frozen=True)
-class Decay(Application):
+class Decay(SurrogateWeight):
     """Weigh a token outside by a power of its distance (DGPO, arXiv 2603.14389).
 
     The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`.
     """
 
     kind: ClassVar[str] = "decay"
-    limits: ClassVar[Mapping[str, str]] = {"low": "(0, inf)", "high": "(0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"low": "(0, inf)", "high": "(0, inf)"}
+    gradient: ClassVar[Any] = (
+        "r A, (r_high / r)^{high:g} r A above r_high",
+        "r A, (r / r_low)^{low:g} r A below r_low",
+    )
     low: float = 1.0
     high: float = 0.5
 
-    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        return torch.exp(torch.where(up, self.high * (edge - s), self.low * (s - edge)))
+    def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
+        return torch.exp(torch.where(positive, self.high * (edge - log_ratio), self.low * (log_ratio - edge)))
 
 
 @dataclass(frozen=True)
-class Sapo(Application):
+class Sapo(SurrogateWeight):
     """Gate every token softly, without bounds (SAPO, arXiv 2511.20347).
 
     tau is `tau_positive` where A >= 0 and `tau_negative` elsewhere; log r counts as at most 20, as in verl. An
-    `Objective` of it has no rule: `Objective(Clip(1, inf), apply=Sapo())`. The defaults are those of TRL and verl.
+    `Objective` of it has no rule: `Objective(Clip(1, inf), surrogate=Sapo())`. The defaults are those of TRL and verl.
     """
 
     kind: ClassVar[str] = "sapo"
     has_bounds: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"tau_positive": "(0, inf)", "tau_negative": "(0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"tau_positive": "(0, inf)", "tau_negative": "(0, inf)"}
+    gradient: ClassVar[Any] = (
+        "4 s (1 - s) r A, s = sigmoid({tau_positive:g} (r - 1))",
+        "4 s (1 - s) r A, s = sigmoid({tau_negative:g} (r - 1))",
+    )
     tau_positive: float = 1.0
     tau_negative: float = 1.05
 
-    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
-        tau = torch.where(up, s.new_full((), self.tau_positive), s.new_full((), self.tau_negative))
-        return 4 / tau * torch.sigmoid(tau * _moved(s.clamp(max=_HIGHEST)))
+    def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
+        # Tensors, else a compiler would make a new graph for each new number.
+        tau_positive = log_ratio.new_full((), self.tau_positive)
+        tau_negative = log_ratio.new_full((), self.tau_negative)
+        tau = torch.where(positive, tau_positive, tau_negative)
+        return 4 / tau * torch.sigmoid(tau * _ratio_minus_1(log_ratio.clamp(max=_HIGHEST)))
 
 
 @dataclass(frozen=True)
-class Vespo(Application):
+class Vespo(SurrogateWeight):
     """Weigh log pi by r^k e^(lambda (1 - r)) (VESPO, arXiv 2602.10693).
 
     The weight is detached, and there are no bounds. The value is the weight times A. The paper has r of a response, and
-    the defaults: `Objective(Clip(1, inf), apply=Vespo(), ratio="sequence")`.
+    the defaults: `Objective(Clip(1, inf), surrogate=Vespo(), ratio="sequence")`.
     """
 
     kind: ClassVar[str] = "vespo"
     has_bounds: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    valid_range: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("k_positive", "lambda_positive", "k_negative", "lambda_negative"), "(0, inf)"
+    )
+    gradient: ClassVar[Any] = (
+        "r^{k_positive:g} e^({lambda_positive:g} (1 - r)) A",
+        "r^{k_negative:g} e^({lambda_negative:g} (1 - r)) A",
     )
     k_positive: float = 2.0
     lambda_positive: float = 3.0
     k_negative: float = 3.0
     lambda_negative: float = 2.0
 
-    def weight(self, s: Tensor, edge: Tensor, up: Tensor) -> Tensor:
+    def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
         """Return the weight, with its own value as its slope in log r."""
-        positive = self.k_positive * s - self.lambda_positive * _moved(s)
-        negative = self.k_negative * s - self.lambda_negative * _moved(s)
-        return torch.where(up, positive, negative).exp().detach() * (s - s.detach()).exp()
+        moved = _ratio_minus_1(log_ratio)
+        if_positive = self.k_positive * log_ratio - self.lambda_positive * moved
+        if_negative = self.k_negative * log_ratio - self.lambda_negative * moved
+        weight = torch.where(positive, if_positive, if_negative).exp().detach()
+        # e^(log r - sg(log r)) is 1 and has the slope of log r: the gradient is that of weight log pi.
+        return weight * (log_ratio - log_ratio.detach()).exp()
 
 
-_Name = Literal["clip", "mask", "mask_two_sided", "weight", "quadratic"]
-Apply = _Name | Application
+Name = Literal["clip", "mask", "mask_two_sided", "weight", "quadratic"]
+Surrogate = Name | SurrogateWeight
+# The gradients in log pi of those without numbers, in words, for `explain`.
+GRADIENTS: dict[str, tuple[str, ...]] = {
+    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
+    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
+    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
+    "weight": ("clip(r, r_low, r_high) A",) * 2,
+    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
+}
 # Where r is held on both sides already, a dual clip would be a second rule for the same thing.
 _HOLDS_BOTH_SIDES = ("mask_two_sided", "weight", "quadratic")
 # In the value of "weight" log pi counts as at least this: a probability of 0 has a finite value.
@@ -150,9 +179,17 @@ def surrogate(
     bounds: Bounds,
     *,
     dual_clip: float | None = None,
-    apply: Apply | tuple[Apply, Apply] = "clip",
+    surrogate: Surrogate | tuple[Surrogate, Surrogate] = "clip",
 ) -> Tensor:
-    """Compute each token's surrogate, to be maximised (eq:bandpo_token_loss). The KL term is not in it.
+    """Compute min(r A, clip(r, r_low, r_high) A) of each token, or another surrogate (eq:bandpo_token_loss).
+
+    >>> import torch, bandpo
+    >>> bounds = bandpo.Clip(0.2, 0.28).bounds(torch.tensor([[-1.0, -1.0]]))
+    >>> log_ratio = torch.tensor([[1.5, 0.5]]).log()                      # one token above, one below
+    >>> bandpo.losses.surrogate(log_ratio, torch.tensor([[1.0, -1.0]]), bounds)
+    tensor([[ 1.2800, -0.8000]])
+
+    It is to be maximised, and the KL term is not in it.
 
     Args:
         log_ratio: log r, (B, T); clamped to +-60, beyond which it has no gradient.
@@ -160,92 +197,113 @@ def surrogate(
         bounds: the interval of log r, broadcasts to `log_ratio`.
         dual_clip: c > 1, or None: where A < 0, r counts as at most c (arXiv 1912.09729). For clip, mask, `Preserve`
             and `Decay`; the others hold r there already.
-        apply: an application of the module's table, or a pair: one for A >= 0, one for A < 0.
+        surrogate: a row of the module's table, or a pair: one for A >= 0, one for A < 0.
 
     For "weight", log r takes the place of log pi: the gradient is the same, and the value differs by a constant.
 
     Raises:
-        ValueError: an unknown application, or arguments that do not go together.
+        ValueError: an unknown surrogate, or arguments that do not go together.
     """
-    s, advantages = log_ratio.to(output_dtype(log_ratio)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), advantages.detach()
-    return surrogate_of(s, advantages >= 0, advantages, bounds, by_sign(apply, dual_clip), dual_clip, s)
+    log_ratio = log_ratio.to(output_dtype(log_ratio)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    advantages = advantages.detach()
+    by_advantage_sign = as_pair(surrogate, dual_clip)
+    return surrogate_of(log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio)
 
 
 def surrogate_of(
-    s: Tensor,
-    up: Tensor,
+    log_ratio: Tensor,
+    positive: Tensor,
     weights: Tensor,
     bounds: Bounds,
-    pair: tuple[Apply, Apply],
+    by_advantage_sign: tuple[Surrogate, Surrogate],
     dual_clip: float | None,
     log_pi: Tensor,
 ) -> Tensor:
-    """Compute the surrogate of log r = s. `up` is A >= 0, and `weights` multiply the ratio."""
-    value = _one_surrogate(pair[0], s, up, weights, bounds, dual_clip, log_pi)
-    if pair[1] is pair[0]:  # a compiler cannot ask whether they are equal
+    """Compute the surrogate of log r. `positive` is A >= 0, and `weights` multiply the ratio."""
+    if_positive, if_negative = by_advantage_sign
+    value = _one_surrogate(if_positive, log_ratio, positive, weights, bounds, dual_clip, log_pi)
+    if if_negative is if_positive:  # a compiler cannot ask whether they are equal
         return value
-    return torch.where(up, value, _one_surrogate(pair[1], s, up, weights, bounds, dual_clip, log_pi))
+    other = _one_surrogate(if_negative, log_ratio, positive, weights, bounds, dual_clip, log_pi)
+    return torch.where(positive, value, other)
 
 
 def _one_surrogate(
-    apply: Apply, s: Tensor, up: Tensor, weights: Tensor, bounds: Bounds, dual_clip: float | None, log_pi: Tensor
+    kind: Surrogate,
+    log_ratio: Tensor,
+    positive: Tensor,
+    weights: Tensor,
+    bounds: Bounds,
+    dual_clip: float | None,
+    log_pi: Tensor,
 ) -> Tensor:
-    """Compute the surrogate of one application, the same for both signs of A."""
-    if apply == "clip":
-        return clip_by_sign(s, up, bounds, dual_clip).exp() * weights
-    if apply == "weight":
-        return bounds.clamp(s).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
-    if isinstance(apply, Application) and not apply.has_bounds:
-        return apply.weight(s, s, up) * weights
-    if apply == "mask_two_sided":
-        clipped = bounds.clamp(s).detach()
-        return torch.where(clipped == s, s.exp(), 0 * clipped.exp()) * weights  # NaN stays NaN
-    if apply == "quadratic":
-        moved = _moved(s.clamp(max=_HIGHEST))
+    """Compute one surrogate, the same for both signs of A."""
+    if kind == "clip":
+        return clip_by_sign(log_ratio, positive, bounds, dual_clip).exp() * weights
+    if kind == "weight":  # the clipped ratio is a constant, so a token outside keeps the gradient of log pi
+        return bounds.clamp(log_ratio).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
+    if isinstance(kind, SurrogateWeight) and not kind.has_bounds:
+        return kind.weight(log_ratio, log_ratio, positive) * weights
+    if kind == "mask_two_sided":
+        clipped = bounds.clamp(log_ratio).detach()
+        # 0 times the bound, not 0: a bound that is NaN stays NaN.
+        return torch.where(clipped == log_ratio, log_ratio.exp(), 0 * clipped.exp()) * weights
+    if kind == "quadratic":
+        moved = _ratio_minus_1(log_ratio.clamp(max=_HIGHEST))
         distance = expm1(torch.where(moved > 0, bounds.log_high, bounds.log_low)).abs()
+        # The products in this order stay finite where the distance is small.
         penalty = 0.5 * moved * (moved * (weights.abs() / distance.clamp(min=_LEAST_DISTANCE)))
-        clipped = clip_by_sign(s, up, bounds, None).exp() * weights
+        clipped = clip_by_sign(log_ratio, positive, bounds, None).exp() * weights
         return torch.where(distance < _LEAST_DISTANCE, clipped, (1 + moved) * weights - penalty)
-    edge = torch.where(up, bounds.log_high, bounds.log_low)
-    outside = torch.where(up, ~(s <= edge), ~(s >= edge))  # also where the bound is NaN
-    weight = edge - edge if apply == "mask" else apply.weight(s, edge, up)  # 0, or NaN
-    tamed = s if dual_clip is None else torch.where(up, s, s.clamp(max=math.log(dual_clip)))
-    return torch.where(outside, weight.detach(), 1.0) * tamed.exp() * weights
+    # The others go by the bound to which A drives the token.
+    edge = torch.where(positive, bounds.log_high, bounds.log_low)
+    # Not above the bound, rather than at most it: a NaN, of the ratio or the bound, is outside, and shows.
+    outside = torch.where(positive, ~(log_ratio <= edge), ~(log_ratio >= edge))
+    weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)  # 0, or NaN where the bound is
+    limited = log_ratio
+    if dual_clip is not None:
+        limited = torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))
+    return torch.where(outside, weight.detach(), 1.0) * limited.exp() * weights
 
 
-def clip_by_sign(s: Tensor, up: Tensor, bounds: Bounds, dual_clip: float | None) -> Tensor:
+def clip_by_sign(log_ratio: Tensor, positive: Tensor, bounds: Bounds, dual_clip: float | None) -> Tensor:
     """Clamp log r from above where A >= 0, from below where A < 0. Its exp times A is min(r A, clip(r) A).
 
     At the bound itself clamp keeps the whole gradient; `minimum` would halve it.
     """
-    most = math.inf if dual_clip is None else math.log(dual_clip)
-    return s.clamp(bounds.log_low.masked_fill(up, -math.inf), bounds.log_high.masked_fill(~up, most))
+    highest = math.inf if dual_clip is None else math.log(dual_clip)
+    low = bounds.log_low.masked_fill(positive, -math.inf)
+    high = bounds.log_high.masked_fill(~positive, highest)
+    return log_ratio.clamp(low, high)
 
 
-def _moved(s: Tensor) -> Tensor:
+def _ratio_minus_1(log_ratio: Tensor) -> Tensor:
     """Return r - 1. The derivative of expm1 alone has few digits where r is near 0."""
-    return torch.where(s < -0.5, s.exp() - 1, expm1(s))
+    return torch.where(log_ratio < -0.5, log_ratio.exp() - 1, expm1(log_ratio))
 
 
-def has_bounds(apply: Apply) -> bool:
-    """Check that an application has the rule's bounds."""
-    return not isinstance(apply, Application) or apply.has_bounds
+def has_bounds(kind: Surrogate) -> bool:
+    """Check that a surrogate has the rule's bounds."""
+    return not isinstance(kind, SurrogateWeight) or kind.has_bounds
 
 
-def by_sign(apply: Any, dual_clip: Any) -> tuple[Apply, Apply]:
-    """Return the application for A >= 0 and that for A < 0.
+def as_pair(value: Any, dual_clip: Any) -> tuple[Surrogate, Surrogate]:
+    """Return the surrogate for A >= 0 and that for A < 0.
 
     Raises ValueError for anything else, and for a dual clip that does not go with it.
     """
-    pair, known = listed(apply), get_args(_Name)
-    pair = pair if isinstance(apply, tuple | list) else pair * 2
-    if len(pair) != 2 or not all(isinstance(each, Application) or each in known for each in pair):
+    names = get_args(Name)
+    pair = listed(value) if isinstance(value, tuple | list) else [value, value]
+    if len(pair) != 2 or not all(isinstance(each, SurrogateWeight) or each in names for each in pair):
         raise ValueError(
-            f"apply must be one of {list(known)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
-            f"YAML), Decay(), Sapo(), Vespo(), or a pair of them for A >= 0 and A < 0, got {apply!r}"
+            f"surrogate must be one of {list(names)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
+            f"YAML), Decay(), Sapo(), Vespo(), or a pair of them for A >= 0 and A < 0, got {value!r}"
         )
-    if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
-        raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
-    if dual_clip is not None and (pair[1] in _HOLDS_BOTH_SIDES or not has_bounds(pair[1])):
-        raise ValueError(f"dual_clip must be None for apply = {apply!r}, which bounds r where A < 0, got {dual_clip!r}")
+    if dual_clip is not None:
+        if not (is_number(dual_clip) and dual_clip > 1):
+            raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
+        if pair[1] in _HOLDS_BOTH_SIDES or not has_bounds(pair[1]):
+            raise ValueError(
+                f"dual_clip must be None for surrogate = {value!r}, which bounds r where A < 0, got {dual_clip!r}"
+            )
     return pair[0], pair[1]

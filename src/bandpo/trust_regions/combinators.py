@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..numerics import output_dtype
-from .base import Context, Region, given, parts_of
+from .base import Context, Region, init_fields, parts_of
 from .rules import Band, Clip
 
 __all__ = ["ByProbability", "BySign", "Capped", "Intersect", "Relaxed", "Union"]
@@ -32,7 +32,7 @@ class Pair(Region, ABC):
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.minimum, torch.maximum
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        a, b = (getattr(self, name).bounds(old_logps, context) for name in given(self))
+        a, b = (getattr(self, name).bounds(old_logps, context) for name in init_fields(self))
         lower, upper = self.ends
         return Bounds(lower(a.log_low, b.log_low), upper(a.log_high, b.log_high))
 
@@ -45,7 +45,7 @@ class Union(Pair):
     """
 
     kind: ClassVar[str] = "union"
-    words: ClassVar[str] = "{first} or {second}"
+    label_format: ClassVar[str] = "{first} or {second}"
     first: Region
     second: Region
 
@@ -59,7 +59,7 @@ class Intersect(Pair):
 
     kind: ClassVar[str] = "intersect"
     ends: ClassVar[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = torch.maximum, torch.minimum
-    words: ClassVar[str] = "{first} and {second}"
+    label_format: ClassVar[str] = "{first} and {second}"
     first: Region
     second: Region
 
@@ -71,7 +71,7 @@ class Relaxed(Pair):
     """
 
     kind: ClassVar[str] = "relaxed"
-    words: ClassVar[str] = "{inner} or {outer}"
+    label_format: ClassVar[str] = "{inner} or {outer}"
     inner: Region
     outer: Region
 
@@ -105,8 +105,8 @@ class ByProbability(Choice):
     """
 
     kind: ClassVar[str] = "by_probability"
-    words: ClassVar[str] = "{below} for p <= {threshold}, {above} for p > {threshold}"
-    limits: ClassVar[Mapping[str, str]] = {"threshold": "(0, 1)"}
+    label_format: ClassVar[str] = "{below} for p <= {threshold}, {above} for p > {threshold}"
+    valid_range: ClassVar[Mapping[str, str]] = {"threshold": "(0, 1)"}
     threshold: float
     below: Region
     above: Region
@@ -124,9 +124,9 @@ class Capped(Region):
     """
 
     kind: ClassVar[str] = "capped"
-    words: ClassVar[str] = "{region} cap {max_ratio}"
+    label_format: ClassVar[str] = "{region} cap {max_ratio}"
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"max_ratio": "(1, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"max_ratio": "(1, inf)"}
     region: Region
     max_ratio: float = 10.0
 
@@ -137,15 +137,15 @@ class Capped(Region):
 
 @dataclass(frozen=True)
 class BySign(Choice):
-    """Take one rule where A >= 0 and another where A < 0. Needs context.advantages.
+    """Take one rule where A >= 0 and another where A < 0. Needs the advantages.
 
     With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
-    both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `apply="weight"`.
+    both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `surrogate="weight"`.
     """
 
     kind: ClassVar[str] = "by_sign"
-    words: ClassVar[str] = "{positive} for A >= 0, {negative} for A < 0"
-    needs: ClassVar[tuple[str, ...]] = ("advantages",)
+    label_format: ClassVar[str] = "{positive} for A >= 0, {negative} for A < 0"
+    required: ClassVar[tuple[str, ...]] = ("advantages",)
     sees_probability: ClassVar[bool] = False
     positive: Region
     negative: Region
@@ -153,5 +153,5 @@ class BySign(Choice):
     def quantity(self, old_logps: Tensor, context: Context) -> Tensor:
         return -context.require("advantages", self)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         return {"A >= 0": self.positive, "A < 0": self.negative}

@@ -1,4 +1,4 @@
-"""Read rules and laws from config nodes, texts, and words such as `band:kl:0.05`."""
+"""Read rules from config nodes, texts, and words such as `band:kl:0.05`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..errors import UserError, nearest, unknown
 from ..numerics import listed
-from .base import EXAMPLE, Law, Node, Region
+from .base import EXAMPLE, Node, Region, holds_rule
 
 __all__ = ["trust_region"]
 
@@ -25,24 +25,22 @@ def kinds() -> list[str]:
 def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     """Make the rule of a config node or of a short word.
 
-    A node is such as `{"type": "band", "divergence": "kl", "delta": 0.05}`. A word is a kind and its fields in their
-    order, such as "band:kl:0.05"; the last ones may be left out. A rule in a rule stands where the field does, with all
-    of its own: "capped:band:kl:0.05:10". The type may be `module:Class`, a `Region` that you wrote: the module is
-    imported, which runs what is in it.
-
-    Raises ValueError naming the key and the nearest known one, or what a module lacks; of anything else what to write.
-
     >>> import bandpo
     >>> from bandpo.trust_regions import trust_region
+    >>> trust_region("band:kl:0.05") == trust_region({"type": "band", "divergence": "kl", "delta": 0.05})
+    True
     >>> region = trust_region({"type": "capped", "region": {"type": "band", "delta": 0.05}, "max_ratio": 10})
     >>> region == bandpo.Capped(bandpo.Band("kl", 0.05), 10.0) and trust_region(region.to_config()) == region
     True
+
+    A word is a kind and its fields in their order; the last ones may be left out. A rule that holds other rules is
+    written as a node. The type may be `module:Class`, a `Region` that you wrote: the module is imported, which runs
+    what is in it.
+
+    Raises ValueError naming the key and the nearest known one, or what a module lacks; of anything else what to write.
     """
     if isinstance(node, str):
-        words = node.split(":")
-        node = _take(words, Region)
-        if words:
-            raise ValueError(f"{':'.join(words)!r} is too much; {usage(node['type'])}")
+        node = _node_of_word(node)
     if isinstance(node, Mapping):
         return cast(Region, read_node(node, Region))
     if isinstance(node, Region):
@@ -50,56 +48,64 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
     raise ValueError(f"{node!r} is not a trust region{EXAMPLE}")
 
 
-def usage(kind: str, family: type[Node] = Region) -> str:
-    """Say how a short word of that kind is written."""
-    words = ":".join([kind, *(field.name for field in _given(family.kinds[kind]))])
-    return f"a {'law' if family is Law else 'rule'} of type {kind} is written {words}"
+def usage(kind: str) -> str:
+    """Write a rule of that kind with its fields. It is a short word, or a node if the rule holds rules."""
+    fields = _fields_of_words(kind)
+    if any(holds_rule(field) for field in fields):
+        values = [f"{field.name}: {'{type: band}' if holds_rule(field) else '...'}" for field in fields]
+        return f"{{{', '.join([f'type: {kind}', *values])}}}"
+    return ":".join([kind, *(field.name for field in fields)])
 
 
-def _given(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """List the fields that a short word gives. Those that are None unless set are for nodes."""
-    return [field for field in dataclasses.fields(cls) if field.init and field.default is not None]
+def _fields_of_words(kind: str) -> list[dataclasses.Field[Any]]:
+    """List the fields that a short word has. Those that are None unless set are for nodes."""
+    fields = dataclasses.fields(cast(Any, Region.kinds[kind]))
+    return [field for field in fields if field.init and field.default is not None]
 
 
-def _take(words: list[str], family: type[Node]) -> dict[str, Any]:
-    """Take a rule or law from the beginning of `words`, and return its node."""
-    kind = _known_kind(words.pop(0), family)
-    node: dict[str, Any] = {"type": kind}
-    for field in _given(family.kinds[kind]):
-        of = Law if field.name == "law" else Region
-        if words:
-            node[field.name] = _take(words, of) if of is Law or words[0].lower() in Region.kinds else words.pop(0)
-        elif field.default is dataclasses.MISSING:
-            raise ValueError(f"{field.name} is missing; {usage(kind, family)}")
-    return node
+def _node_of_word(word: str) -> dict[str, Any]:
+    """Return the node of a short word, such as "band:kl:0.05"."""
+    kind, *values = word.split(":")
+    kind = _known_kind(kind, Region)
+    fields = _fields_of_words(kind)
+    if values and any(holds_rule(field) for field in fields):
+        raise ValueError(f"{word!r} holds another rule, so it must be a node, such as {usage(kind)}")
+    if len(values) > len(fields):
+        raise ValueError(f"{word!r} has more than the fields of {usage(kind)}")
+    return {"type": kind} | {field.name: value for field, value in zip(fields, values, strict=False)}
 
 
 def _known_kind(kind: object, family: type[Node]) -> str:
-    """Return the kind as it is known, whatever its capitals."""
-    found = next((each for each in (str(kind), str(kind).lower()) if each in family.kinds), None)
-    if found is None:
-        known = sorted(family.kinds)
-        raise ValueError(unknown(f"{family.family} type", kind, known, most=8 if family is Region else len(known)))
-    return found
+    """Return the kind as it is registered, whatever its capitals."""
+    for spelling in (str(kind), str(kind).lower()):
+        if spelling in family.kinds:
+            return spelling
+    names = sorted(family.kinds)
+    raise ValueError(unknown(f"{family.family} type", kind, names, most=8 if family is Region else len(names)))
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
-    """Make the object of a node: a rule, a law, an application."""
+    """Make the object of a node: a rule, the weight of a surrogate."""
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
     if kind is None:
         example = "band, delta: 0.05" if family is Region else min(family.kinds)
         raise ValueError(f"the type of a {family.family} is missing, as in {{type: {example}}}")
-    is_own = isinstance(kind, str) and re.fullmatch(OWN, kind)
-    cls = _own(kind, family) if is_own else family.kinds[kind := _known_kind(kind, family)]
-    return made_of(cls, values, f"{family.family} {kind!r}", _field)
+    if isinstance(kind, str) and re.fullmatch(OWN, kind):
+        cls = _own(kind, family)
+    else:
+        kind = _known_kind(kind, family)
+        cls = family.kinds[kind]
+    # A rule of your own may have other nodes in it than rules, which its `read_field` reads.
+    return made_of(cls, values, f"{family.family} {kind!r}", getattr(cls, "read_field", read_field))
 
 
-def _field(name: str, value: Any) -> Any:
+def read_field(name: str, value: Any) -> Any:
+    """Return the value of a field, with the rules of its nodes."""
     if isinstance(value, Mapping):
-        return read_node(cast("Mapping[str, Any]", value), Law if name == "law" else Region)
+        return read_node(cast("Mapping[str, Any]", value), Region)
     if any(isinstance(each, Mapping) for each in listed(value)):  # rules in a tuple
-        return tuple(_field(name, each) for each in listed(value))
+        return tuple(read_field(name, each) for each in listed(value))
     return value
 
 
@@ -115,11 +121,11 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         hint = hint if isinstance(error, ModuleNotFoundError) else ""
         raise ValueError(f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
-    found = classes.get(of_class)
-    if found is None or not dataclasses.is_dataclass(found):
+    cls = classes.get(of_class)
+    if cls is None or not dataclasses.is_dataclass(cls):
         wanted = f"{base.__name__} {of_class!r}, a frozen dataclass"
-        raise ValueError(f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if found is None else ''}")
-    return found
+        raise ValueError(f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if cls is None else ''}")
+    return cls
 
 
 def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable[[str, Any], Any]) -> Any:
@@ -127,14 +133,15 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
 
     Raises ValueError for a key that the class has not, with the nearest one that it has, and for one that is missing.
     """
-    fields, empty = [field for field in dataclasses.fields(cls) if field.init], dataclasses.MISSING
-    known = [field.name for field in fields]
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    names = [field.name for field in fields]
     for key in values:
-        if key not in known:
-            raise ValueError(f"unknown key {key!r} in {what}{nearest(key, known)}; it has {known}")
-    needed = [field.name for field in fields if field.default is field.default_factory is empty]
-    if missing := [name for name in needed if name not in values]:
-        raise ValueError(f"{what} lacks {', '.join(missing)}; it has {known}")
+        if key not in names:
+            raise ValueError(f"unknown key {key!r} in {what}{nearest(key, names)}; it has {names}")
+    without_default = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
+    missing = [name for name in without_default if name not in values]
+    if missing:
+        raise ValueError(f"{what} lacks {', '.join(missing)}; it has {names}")
     return cls(**{key: read(key, value) for key, value in values.items()})
 
 

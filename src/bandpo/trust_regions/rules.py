@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..band.divergences import Divergence, divergence
-from ..band.operator import band_bounds, divergence_at
+from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
 from .base import EXAMPLE, Context, Region, check_number
@@ -24,12 +24,12 @@ __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 class Clip(Region):
     """Keep r within [1 - eps_low, 1 + eps_high], as PPO and GRPO. Clip-Higher (arXiv 2503.14476) has a larger eps_high.
 
-    `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `apply="weight"` is REINFORCE.
+    `Clip(1.0, inf)` clips nothing; `Clip(0, 0)` pins r to 1, which with `surrogate="weight"` is REINFORCE.
     """
 
     kind: ClassVar[str] = "clip"
     sees_probability: ClassVar[bool] = False
-    limits: ClassVar[Mapping[str, str]] = {"eps_low": "[0, 1]", "eps_high": "[0, inf]"}
+    valid_range: ClassVar[Mapping[str, str]] = {"eps_low": "[0, 1]", "eps_high": "[0, inf]"}
     eps_low: float = 0.2
     eps_high: float = 0.2
 
@@ -46,16 +46,10 @@ class Clip(Region):
         return {(1, math.inf): "No clip", (0, 0): "Ratio 1"}.get((low, high), f"{name} {low}/{high}")
 
     @property
-    def free(self) -> tuple[str, ...]:
+    def tunable(self) -> tuple[str, ...]:
         return ("eps_low", "eps_high") if self.eps_low == self.eps_high else ("eps_high",)
 
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        moved = torch.expm1(log_ratio)
-        if sorted(names) == ["eps_high", "eps_low"]:
-            return torch.where(moved.abs() > 1, torch.inf, moved.abs())  # eps_low is at most 1
-        return torch.where(moved < -self.eps_low, torch.inf, moved.clamp(min=0)) if names == ("eps_high",) else None
-
-    def doubt(self) -> str:
+    def suspicion(self) -> str:
         low, high = self.eps_low, self.eps_high
         if not 0.5 <= low < 1 < high <= 2:
             return ""
@@ -74,8 +68,8 @@ class DCPO(Region):
     """
 
     kind: ClassVar[str] = "dcpo"
-    free: ClassVar[Any] = ("eps_low", "eps_high")
-    limits: ClassVar[Mapping[str, str]] = {"eps_low": "(0, inf)", "eps_high": "(0, inf)", "max_ratio": "(1, inf]"}
+    tunable: ClassVar[Any] = ("eps_low", "eps_high")
+    valid_range: ClassVar[Mapping[str, str]] = {"eps_low": "(0, inf)", "eps_high": "(0, inf)", "max_ratio": "(1, inf]"}
     eps_low: float = 0.16
     eps_high: float = 0.2
     max_ratio: float = 10.0
@@ -87,7 +81,7 @@ class DCPO(Region):
         low = 0.5 + 0.5 * torch.sqrt((1 - self.eps_low * odds).clamp(min=0))
         # p -> 0: r_high = sqrt(eps_high / p)
         log_high = torch.log(0.5 + 0.5 * torch.sqrt(1 + self.eps_high * odds)) + 0.5 * (log_p - unclamped)
-        return like(old_logps, torch.log(low), log_high.clamp(max=math.log(self.max_ratio)))
+        return make_bounds(old_logps, torch.log(low), log_high.clamp(max=math.log(self.max_ratio)))
 
     @property
     def label(self) -> str:
@@ -104,14 +98,14 @@ class RIPO(Region):
     """
 
     kind: ClassVar[str] = "ripo"
-    limits: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)"}
     delta: float = 0.05
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         log_p = working_copy(old_logps.detach()).clamp(max=0)
         log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
         log_high = torch.logaddexp(log_eps, torch.zeros_like(log_eps))
-        return like(old_logps, log1mexp(log_eps.clamp(max=0)), log_high)
+        return make_bounds(old_logps, log1mexp(log_eps.clamp(max=0)), log_high)
 
 
 @dataclass(frozen=True)
@@ -150,10 +144,6 @@ class Band(Region):
         low, high = self.delta_low or self.delta, self.delta_high or self.delta
         return f"Band-{divergence(self.divergence).title} {low if low == high else f'{low}/{high}'}"
 
-    def critical(self, names: Sequence[str], log_ratio: Tensor, old_logps: Tensor) -> Tensor | None:
-        one = names == ("delta",) and self.delta_low is self.delta_high is None
-        return divergence_at(log_ratio, old_logps, self.divergence) if one else None
-
 
 def name_divergence(rule: Any) -> None:
     """Replace a registered divergence by its name, so that equal nodes are equal."""
@@ -168,7 +158,7 @@ def _log1p(x: float, of: Tensor) -> float | Tensor:
     return math.log1p(x) if x > -1 else -math.inf
 
 
-def like(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
+def make_bounds(old_logps: Tensor, log_low: Tensor, log_high: Tensor) -> Bounds:
     """Make bounds on the device of the log-probabilities. Their dtype is the same, but at least float32."""
     device, dtype = old_logps.device, output_dtype(old_logps)
     return Bounds(log_low.to(device, dtype), log_high.to(device, dtype))

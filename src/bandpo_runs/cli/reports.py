@@ -32,7 +32,7 @@ def explain(
     """Explain what a rule allows each token, in numbers and words."""
     from bandpo.doctor import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
-    from bandpo.integrations import HOSTS, trainers_that_run
+    from bandpo.integrations import TRAINERS, trainers_that_run
 
     try:
         first = objective(rule)
@@ -46,7 +46,8 @@ def explain(
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
     for name, (by_default, at_sampler) in zip(names, trainers, strict=False):
         able = [host for host, why in by_default.items() if not why]
-        more = [f"{host} ({HOSTS[host].sampler})" for host, why in by_default.items() if why and not at_sampler[host]]
+        others = [host for host, why in by_default.items() if why and not at_sampler[host]]
+        more = [f"{host} ({TRAINERS[host].sampler})" for host in others]
         also = f"; with the sampler as anchor also in {', '.join(more)}" if more else ""
         print(wrapped(f"\n{name} runs in: {', '.join(able) or 'no trainer'}{also}."))
         hosts: dict[str, list[str]] = {}  # by why they do not take it
@@ -68,7 +69,7 @@ def methods(
     if name is not None:
         return explain(name)
     from bandpo.losses.nodes import methods as every_method
-    from bandpo.losses.notation import allowed
+    from bandpo.losses.notation import describe_interval
     from bandpo.trust_regions.nodes import kinds, usage
 
     widths, columns = (max(len(each.name) for each in every_method()), 10, 23), min(width(), 80)
@@ -79,12 +80,12 @@ def methods(
 
     row("name", "arXiv", "average", "what it allows")
     for each in every_method():
-        said = allowed(each.objective) or each.objective.trust_region.label
+        said = describe_interval(each.objective) or each.objective.trust_region.label
         for long, short in ("a token's ratio may go ", "ratio "), ("a token of probability ", "p "), ("may go ", ""):
             said = said.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", said)
     print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
-    words = ", ".join(usage(kind).rpartition(" ")[2] for kind in kinds())
+    words = ", ".join(map(usage, kinds()))
     print(textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 

@@ -16,7 +16,7 @@ from bandpo.files import parse_yaml
 
 RULES = (
     "A rule is a method's name (bandpo methods lists them), a type with its fields, such as band:kl:0.05, "
-    "clip:0.2:0.28, dcpo:0.16:0.2:10 or capped:band:kl:0.05:10, or a YAML node such as '{type: band, delta: 0.05}'."
+    "clip:0.2:0.28 or dcpo:0.16:0.2:10, or a YAML node such as '{type: capped, region: {type: band}, max_ratio: 10}'."
 )
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Trust = Annotated[bool, Option("--trust", help="Import the module of a rule that a run names; this runs its code.")]

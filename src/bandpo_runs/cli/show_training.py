@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
-from bandpo.losses.notation import in_words
+from bandpo.losses.notation import describe
 from bandpo.rewards.functions import look_in_working_directory
 
 from ..config.recipe import RunConfig, build, merge, read_settings
@@ -113,7 +113,7 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     warnings.simplefilter("ignore", FutureWarning)
     steps = f"{counted(config.rounds, 'round')} of {counted(config.steps_per_round, 'step')}"
     console.print(Text.assemble((str(config.label), "bold"), f" on {config.model}, {steps}, in {config.output}"))
-    console.print(f"{in_words(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
+    console.print(f"{describe(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
     if config.data.source == "largest-of-three":
         console.print("It learns to name the largest of three numbers of two digits, and nothing else.")
     for line in lines:

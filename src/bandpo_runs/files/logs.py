@@ -40,7 +40,6 @@ _NAMES = (
     ("policy/policy_entropy", "entropy"),
     ("entropy/all/mean", "entropy"),
     ("entropy/mean", "entropy"),
-    ("actor/bandpo/controlled", "controlled/value"),
     ("actor/pg_clipfrac", "cut/fraction"),
     ("policy/loss_metrics/clip_ratio", "cut/fraction"),
     ("policy/ppo_clip_ratio", "cut/fraction"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandpo.control import replace_number
 from bandpo.errors import UserError, nearest
 from bandpo.losses.metrics import TAIL
-from bandpo.trust_regions.base import Context, Region, places
+from bandpo.trust_regions.base import Context, Region, flat_fields
 from bandpo.trust_regions.rules import DCPO, RIPO, Band, Clip
 
 from ..statistics.calibration import critical_numbers, number_interval, smallest_number
@@ -74,8 +74,8 @@ class Calibration:
 # ------------------------------------------------------------------------------------------------- numbers of a rule
 def free_number(region: Region) -> tuple[str, ...]:
     """Return the fields that are one number; UserError where that is not clear."""
-    if region.free:
-        return region.free
+    if region.tunable:
+        return region.tunable
     numbers = numbers_of(region)
     raise UserError(f"{region.label} has {len(numbers)} numbers, {numbers}; name the one to find (--parameter)")
 
@@ -83,26 +83,10 @@ def free_number(region: Region) -> tuple[str, ...]:
 def numbers_of(region: Region) -> list[str]:
     """List the fields that are numbers, also those of rules within, as `region.delta`."""
     found: list[str] = []
-    for place, value in places(region):
+    for place, value in flat_fields(region):
         found += [place] if isinstance(value, float) else []
         found += [f"{place}.{name}" for name in numbers_of(value)] if isinstance(value, Region) else []
     return found
-
-
-def with_number(region: Region, names: Sequence[str], value: float) -> Region:
-    """Return the rule with that number in these fields."""
-
-    def put(thing: Any, path: list[str]) -> Any:
-        if not path:
-            return value
-        head, *rest = path
-        if isinstance(thing, tuple):
-            return tuple(put(each, rest) if str(i) == head else each for i, each in enumerate(thing))
-        return dataclasses.replace(thing, **{head: put(getattr(thing, head), rest)})
-
-    for name in names:
-        region = put(region, name.split("."))
-    return region
 
 
 # ---------------------------------------------------------------------------------------------------- tokens and rules
@@ -246,7 +230,7 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
         return Found(label, parameter, why=f"{always}, which is more than wanted")
     interval = number_interval(critical, tokens.responses, wanted) if len(wanted) > 1 else None
     value = _rounded_up(exact)
-    chosen = with_number(region, names, value)
+    chosen = replace_number(region, names, value)
     measured, outside = measure(tokens, chosen, cut=cut)
     notes = {
         f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
@@ -259,19 +243,16 @@ def _find(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wan
 
 
 def _all_critical(region: Region, names: tuple[str, ...], tokens: Tokens, cut: bool, wanted: Floats) -> Floats:
-    parts = [region.critical(names, ratio, old) for ratio, old, _ in _pieces(tokens)]
-    if all(part is not None for part in parts):
-        return torch.cat(cast("list[Tensor]", parts)).numpy()
     numbers = []
     for value in _TRIED:
         with contextlib.suppress(ValueError):  # the rule may not have it
-            with_number(region, names, value)
+            replace_number(region, names, value)
             numbers.append(value)
     if len(numbers) < 2:
         raise UserError(f"{region.label}: no two of the numbers from 1e-8 to 10,000 may stand in {','.join(names)}")
 
     def outside(value: float, some: Integers) -> Bools:
-        return _outside(tokens, with_number(region, names, value), cut, some)
+        return _outside(tokens, replace_number(region, names, value), cut, some)
 
     try:
         return critical_numbers(outside, numbers, tokens.responses, wanted)

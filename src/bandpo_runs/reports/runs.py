@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from bandpo.errors import UserError
-from bandpo.trust_regions.base import Context, Region, find_one
-from bandpo.trust_regions.control import Controlled
+from bandpo.trust_regions.base import Context, Region
 
 from ..evals.results import in_paper, papers_order
 from ..files.logs import VALIDATED
@@ -194,13 +193,12 @@ def last_of(panel: Panel) -> Number:
 def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest ratio for a token of old probability p.
 
-    A rule that changes is taken as it begins. A rule that asks for the sign of A gives the bound that binds: the lower
+    A rule that asks for the sign of A gives the bound that binds: the lower
     one for A < 0, the upper one for A > 0. None for a rule that asks for more.
     """
-    log_p, rule = torch.from_numpy(p).log(), find_one(region, Controlled)
-    known = {"step": 0, "controlled": None if rule is None else rule.value(rule.start())}
+    log_p = torch.from_numpy(p).log()
     try:
-        down, up = (region.bounds(log_p, Context(advantages=torch.full_like(log_p, s), **known)) for s in (-1.0, 1.0))
+        down, up = (region.bounds(log_p, Context(advantages=torch.full_like(log_p, s))) for s in (-1.0, 1.0))
     except ValueError:
         return None
     return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()

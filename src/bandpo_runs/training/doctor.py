@@ -24,8 +24,8 @@ from bandpo.files import shortened
 from bandpo.integrations import verl_in_float32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
-from bandpo.losses.surrogates import Application
-from bandpo.trust_regions.base import Law, Region
+from bandpo.losses.surrogates import SurrogateWeight
+from bandpo.trust_regions.base import Region
 from bandpo.trust_regions.nodes import trust_region
 
 from ..config.recipe import merge, put, setting
@@ -294,7 +294,7 @@ def _plain_value(code: ast.expr) -> Any:
 
     Raises ValueError where there is more in it, and TypeError for arguments that a rule does not take.
     """
-    classes = (*Region.kinds.values(), *Law.kinds.values(), *Application.kinds.values())
+    classes = (*Region.kinds.values(), *SurrogateWeight.kinds.values())
     makers: dict[str, Any] = {each.__name__: each for each in classes}
     makers |= {"Objective": Objective, "method": method, "trust_region": trust_region, "float": float, "dict": dict}
     called = code.func if isinstance(code, ast.Call) else code

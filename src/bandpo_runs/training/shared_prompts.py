@@ -38,7 +38,6 @@ def why_not(args: Any, model: Any) -> str:
         "an entropy term or mask needs entropies of all answers": getattr(args, "entropy_coef", 0) != 0
         or getattr(args, "use_adaptive_entropy", False)
         or getattr(args, "top_entropy_quantile", 1.0) < 1,
-        "a rule that moves needs ratios of all answers": "controlled" in str(args.trust_region),
         "pad_to_multiple_of or mask_truncated_completions lays answers out anew": bool(
             getattr(args, "pad_to_multiple_of", None) or args.mask_truncated_completions
         ),

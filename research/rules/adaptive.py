@@ -6,22 +6,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from ..band.operator import band_bounds
-from ..bounds import Bounds
-from ..numerics import output_dtype
-from .base import Context, Law, Region, check_part
-from .control import Controlled
-from .rules import Band
+from bandpo.band.operator import band_bounds
+from bandpo.bounds import Bounds
+from bandpo.numerics import output_dtype
+from bandpo.trust_regions.base import Context, Node, Region, check_part
+from bandpo.trust_regions.nodes import read_field, read_node
+from bandpo.trust_regions.rules import Band
 
 __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
-class TokenLaw(Law, ABC):
+class TokenLaw(Node, ABC, family="law"):
     """Weigh each token's radius; derive a frozen dataclass with a `kind` from it."""
 
     @abstractmethod
@@ -36,13 +36,13 @@ class Tilt(TokenLaw):
     A positive gain widens the band where x is large, a negative one narrows it there. x is, for each token of old
     probability p, named by `of`:
 
-    - entropy: of the old policy there, in nats (context.old_entropies);
+    - entropy: of the old policy there, in nats ("old_entropies" of the context's `extra`);
     - surprise: -log p, in nats, so that the weight is p^-gain;
     - position: the share of the response before the token, from 0 to nearly 1.
     """
 
     kind: ClassVar[str] = "tilt"
-    limits: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
+    valid_range: ClassVar[Mapping[str, str]] = {"gain": "(-inf, inf)", "limit": "(1, inf)"}
     of: str
     gain: float
     limit: float = 10.0
@@ -53,7 +53,7 @@ class Tilt(TokenLaw):
             raise ValueError(f"of of Tilt must be one of {list(QUANTITIES)}, got {self.of!r}")
 
     @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def required(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return QUANTITIES[self.of]
 
     @property
@@ -62,9 +62,11 @@ class Tilt(TokenLaw):
         return f"{self.of} {self.gain:+g}{within}"
 
     def weights(self, old_logps: Tensor, context: Context) -> Tensor:
-        x, *mask = [context.require(name, self) for name in self.needs] or [-old_logps.clamp(max=0)]
-        if mask:
-            x = x / mask[0].sum(-1, keepdim=True).clamp(min=1)
+        x = -old_logps.clamp(max=0)
+        for name in self.required:
+            x = context.require(name, self)
+        if self.of == "position":
+            x = (x.cumsum(-1) - 1) / x.sum(-1, keepdim=True).clamp(min=1)
         x, most = (old_logps.new_zeros(()) + x).to(output_dtype(old_logps)), math.log(self.limit)
         return (self.gain * x).clamp(-most, most).exp()
 
@@ -73,7 +75,7 @@ class Tilt(TokenLaw):
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "entropy": ("old_entropies",),
     "surprise": (),
-    "position": ("positions", "response_mask"),
+    "position": ("response_mask",),
 }
 
 
@@ -82,14 +84,15 @@ class Adaptive(Region):
     """Give a band another radius for each token: delta_t = delta w_t / mean(w). The weights w are a law's.
 
     The paper leaves such a delta_t as future work. A law gives some tokens more room and others less; the mean radius
-    stays delta. The rule is a `Band` or one whose radius is `Controlled`; anything else raises ValueError.
+    stays delta. The rule is a `Band`; anything else raises ValueError.
 
     The mean is over all response tokens that the loss is given, also where the band governs some of them only, as in
     `ByProbability`. With micro-batches or processes add up `sums` over all parts, and pass total / count as
-    `mean_weight`; TRL's and verl's trainers here do.
+    `mean_weight` of the context's `extra`.
 
     >>> import torch
-    >>> from bandpo.trust_regions import Adaptive, Band, Context, Tilt
+    >>> from bandpo.trust_regions import Band, Context
+    >>> from research.rules.adaptive import Adaptive, Tilt
     >>> region = Adaptive(Band("tv", 0.1), Tilt("surprise", 0.5))
     >>> mask = torch.ones(1, 2, dtype=torch.bool)
     >>> bounds = region.bounds(torch.tensor([[0.04, 0.64]]).log(), Context(response_mask=mask))
@@ -98,22 +101,26 @@ class Adaptive(Region):
     """
 
     kind: ClassVar[str] = "adaptive"
-    words: ClassVar[str] = "{region} by {law}"
-    needs: ClassVar[tuple[str, ...]] = ("response_mask",)
+    label_format: ClassVar[str] = "{region} by {law}"
+    required: ClassVar[tuple[str, ...]] = ("response_mask",)
     is_of_single_tokens: ClassVar[bool] = True
     region: Region
     law: TokenLaw
 
+    @staticmethod
+    def read_field(name: str, value: Any) -> Any:
+        return read_node(value, TokenLaw) if name == "law" and isinstance(value, Mapping) else read_field(name, value)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_part(self, "law", of=TokenLaw)
-        if not isinstance(self.region.region if isinstance(self.region, Controlled) else self.region, Band):
-            raise ValueError(f"region of Adaptive must be a Band, may be Controlled, got {self.region!r}")
+        if not isinstance(self.region, Band):
+            raise ValueError(f"region of Adaptive must be a Band, got {self.region!r}")
 
-    def needed(self) -> dict[str, str]:
-        return super().needed() | dict.fromkeys(self.law.needs, type(self.law).__name__)
+    def all_required(self) -> dict[str, str]:
+        return super().all_required() | dict.fromkeys(self.law.required, type(self.law).__name__)
 
-    def cases(self) -> dict[str, Region]:
+    def branches(self) -> dict[str, Region]:
         return {"a token of mean weight": self.region}
 
     def weights(self, old_logps: Tensor, context: Context | None = None) -> Tensor:
@@ -131,15 +138,13 @@ class Adaptive(Region):
         return torch.stack([torch.where(counted, weights, 0.0).sum(), counted.sum().to(weights.dtype)])
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        context, band = context or Context(), self.region
-        if isinstance(band, Controlled):
-            band = band.at(context.require("controlled", band))
-        weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.mean_weight
+        context, band = context or Context(), cast(Band, self.region)
+        weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.extra.get("mean_weight")
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()
             mean = total / count.clamp(min=1)
-        known = ~weights.isnan()
+        is_number = ~weights.isnan()
         # Padding, in which anything may stand, has the mean. A token with NaN as its weight gets NaN as its bounds.
-        scale = torch.where(known if mask is None else mask & known, weights / mean, 1.0)
+        scale = torch.where(is_number if mask is None else mask & is_number, weights / mean, 1.0)
         radii = {name: value * scale for name in ("delta", "delta_low", "delta_high") if (value := getattr(band, name))}
-        return band_bounds(torch.where(known, old_logps, torch.nan), cast(Band, band).divergence, **radii)
+        return band_bounds(torch.where(is_number, old_logps, torch.nan), band.divergence, **radii)
