@@ -135,7 +135,7 @@ class _Run:
         advantages, log_ratio = cast(Tensor, context.advantages), logps.detach() - old_logps
         if learner.balanced:
             advantages = _balanced(advantages, log_ratio, slope_of(advantages) != 0)
-        loss, metrics = loss_of(objective, advantages)
+        loss, _ = loss_of(objective, advantages)
         if is_last:
             self.count_cuts(slope_of(advantages), log_ratio, old_logps, advantages, mask)
         if learner.entropy_bonus > 0:
@@ -144,8 +144,6 @@ class _Run:
         loss.backward()
         self.optimizer.step()
         self.steps += 1
-        if self.rule is not None and self.state is not None:
-            _, self.state = self.rule.radius(self.state, metrics.compute())
 
     def count_cuts(self, slope: Tensor, log_ratio: Tensor, old_logps: Tensor, advantages: Any, mask: Tensor) -> None:
         mass = torch.where(mask, log_ratio.clamp(max=HIGHEST).exp() * advantages.abs(), 0.0)
