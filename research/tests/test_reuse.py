@@ -79,7 +79,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
     assert "15 of 15 rules ended within 0.02 of no clip" in clipping.ONCE
-    doctor_text = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
-    doctor_text["docs/report/index.md"] = "fifteen of fifteen"
-    for page, count in doctor_text.items():
+    counts = {"README.md": "15 of 15 tuned", "docs/choose.md": "15 of 15", "research/pages/others.md": "all 15"}
+    counts["docs/report/index.md"] = "fifteen of fifteen"
+    for page, count in counts.items():
         assert f"{count} rules end" in (root / page).read_text(encoding="utf-8")
