@@ -4,11 +4,13 @@ import ast
 import copy
 import importlib
 import inspect
+import io
 import pickle
 import pydoc
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +153,57 @@ def test_a_rule_answers_for_itself():
             asked += [f"{file.name}:{node.lineno} {name}" for name in names if name in classes]
     assert len(files) > 40
     assert len(asked) <= 15, "\n".join(asked)
+
+
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+
+
+def measured(files):
+    """Statements without docstrings, tokens and lines of code, walruses."""
+    statements = tokens = walruses = lines = 0
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        nodes, of_docstrings = list(ast.walk(ast.parse(text))), set()
+        for node in nodes:
+            kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+                of_docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+                statements -= 1
+        statements += sum(isinstance(node, ast.stmt) for node in nodes)
+        code = [x for x in tokenize.generate_tokens(io.StringIO(text).readline) if x.type not in NO_CODE]
+        code = [x for x in code if x.start[0] not in of_docstrings]
+        tokens += len(code)
+        lines += len({x.start[0] for x in code})
+        walruses += sum(x.string == ":=" for x in code)
+    return statements, tokens, lines, walruses
+
+
+def test_the_core_is_small_and_its_lines_are_plain():
+    """A limit of lines would be met by longer lines, so statements and the density of lines are limited."""
+    files = [file for part in ("band", "trust_regions", "losses") for file in (SOURCE / part).rglob("*.py")]
+    statements, tokens, lines, walruses = measured(files)
+    assert len(files) > 20
+    assert statements <= 1610
+    assert tokens / lines <= 10.2
+    assert 1000 * walruses / lines <= 4
+
+
+def test_the_library_is_plain():
+    files = [file for file in SOURCE.rglob("*.py") if "rewards" not in file.parts]
+    statements, tokens, lines, walruses = measured(files)
+    assert statements <= 3850
+    assert tokens / lines <= 10.2
+    assert 1000 * walruses / lines <= 4
+    named = []
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            name = getattr(node, "id", None) or getattr(node, "arg", None)
+            if name in ("found", "known", "given", "said", "kept", "asked"):
+                named.append(f"{file.name}:{node.lineno} {name}")
+    assert not named, "a name says what it holds:\n" + "\n".join(named)
 
 
 def test_a_docstring_begins_with_a_short_sentence():

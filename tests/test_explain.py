@@ -187,9 +187,9 @@ class Gate(SurrogateWeight):
 
 def test_an_application_of_ones_own_is_told_by_its_weight():
     text = explain(Objective(Clip(0.2, 0.2), surrogate=(Squared(), "clip")), [0.1])
-    assert "\n    where A >= 0: of an application of your own, with the weight Squared\n" in text
+    assert "\n    where A >= 0: of a surrogate of your own, with the weight Squared\n" in text
     text = explain(Objective(Clip(1.0, math.inf), surrogate=Gate()), [0.1])
-    assert "\n    where A < 0: of an application of your own, with the weight Gate\n" in text
+    assert "\n    where A < 0: of a surrogate of your own, with the weight Gate\n" in text
 
 
 def test_two_rules_are_set_side_by_side():

@@ -115,7 +115,7 @@ function ruleOf(node) {
  * log-probability, the push.
  */
 function surrogate(node, good, r, [low, high]) {
-  const surrogate = node.surrogate || "clip", kind = surrogate.type || surrogate;
+  const form = node.surrogate || "clip", kind = form.type || form;
   const A = good ? 1 : -1, bound = good ? high : low;
   const far = good ? r > high : r < low; // outside, and pushed further out
   const inside = { value: r * A, slope: r * A }, still = { value: bound * A, slope: 0 };
@@ -130,19 +130,19 @@ function surrogate(node, good, r, [low, high]) {
       return { value: weight * A * Math.log(r), slope: weight * A };
     }
     case "preserve":
-      return far ? same((good ? surrogate.high : surrogate.low) * bound * A) : inside;
+      return far ? same((good ? form.high : form.low) * bound * A) : inside;
     case "decay":
-      return far ? same(r * A * (good ? (high / r) ** surrogate.high : (r / low) ** surrogate.low)) : inside;
+      return far ? same(r * A * (good ? (high / r) ** form.high : (r / low) ** form.low)) : inside;
     case "quadratic": {
       const room = Math.abs((r > 1 ? high : low) - 1), moved = r - 1;
       if (room < 1e-6) return far ? still : inside;
       return { value: r * A - moved ** 2 / (2 * room), slope: r * (A - moved / room) };
     }
     case "sapo": {
-      const tau = good ? surrogate.tau_positive : surrogate.tau_negative;
+      const tau = good ? form.tau_positive : form.tau_negative;
       const s = 1 / (1 + Math.exp(-tau * (r - 1)));
       return { value: (4 / tau) * s * A, slope: 4 * s * (1 - s) * r * A };
     }
   }
-  throw new Error(`no application ${kind}`);
+  throw new Error(`no surrogate ${kind}`);
 }

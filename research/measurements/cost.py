@@ -23,7 +23,7 @@ from torch import Tensor
 import bandpo
 from bandpo import Band, Clip
 from bandpo.band import Divergence
-from bandpo.losses.metrics import Level
+from bandpo.losses.metrics import MetricSet
 from bandpo_runs.provenance import hardware, source_commit
 from research.csv_rows import write_rows
 from research.rules.adaptive import Adaptive, Tilt
@@ -134,7 +134,7 @@ def cases(batch: dict[str, Tensor], compiled: bool) -> dict[str, Callable[[], An
     mine = Divergence("mine", lambda u: u - 1 - torch.log(u))
     clip = Clip(0.2, 0.2)
 
-    def full(region: bandpo.Region, metrics: Level | None = "main") -> Callable[[Tensor], Tensor]:
+    def full(region: bandpo.Region, metrics: MetricSet | None = "main") -> Callable[[Tensor], Tensor]:
         return lambda x: bandpo.policy_loss(x, old, advantages, mask, region, normalizer=8, metrics=metrics)[0]
 
     def textbook(region: bandpo.Region) -> Callable[[Tensor], Tensor]:

@@ -58,5 +58,5 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
         if name not in _NAMES:
             places = "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {places}")
-        globals()[name] = found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-        return found
+        globals()[name] = value = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        return value

@@ -8,5 +8,7 @@ leave_out_the_working_directory()
 
 from importlib.metadata import entry_points  # noqa: E402
 
-found = tuple(entry_points(group="console_scripts", name="bandpo"))
-sys.exit(found[0].load()() if found else "error: the command bandpo is not installed; pip install bandpo")
+commands = tuple(entry_points(group="console_scripts", name="bandpo"))
+sys.exit(
+    commands[0].load()() if commands else "error: the command bandpo is not installed; pip install bandpo"
+)

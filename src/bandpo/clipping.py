@@ -16,11 +16,18 @@ _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # What ONCE tells of, and its percent: of all tokens beyond a limit, and of those that lose their gradient, as most
 # trainers log. What is no more than it is called few; that limit is ours.
 _AT_ONE_USE = {False: (OUTSIDE, 0.2), True: ("0.12 % of tokens were clipped by GRPO's rule", 0.12)}
-_MORE_STEPS = "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
+_MORE_STEPS = (
+    "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
+)
 
 
 def clip_in_words(
-    percent: float, seen: str, farthest: float | None = None, *, cut: bool = False, decimals: int | None = None
+    percent: float,
+    seen: str,
+    farthest: float | None = None,
+    *,
+    cut: bool = False,
+    decimals: int | None = None,
 ) -> tuple[Literal["ok", "warning", "problem"], str, str]:
     """Say what a share of clipped tokens means for a run.
 
@@ -39,7 +46,9 @@ def clip_in_words(
         by, few = _AT_ONE_USE[cut]
         share, once = float(f"{percent if percent > half else percent + half:.2g}"), ONCE.format(by)
         about = "below " if percent <= half else "" if cut else "at most "
-        rounded = f" (the log has {_DECIMALS.get(decimals, decimals)} decimals)" if decimals is not None else ""
+        rounded = (
+            f" (the log has {_DECIMALS.get(decimals, decimals)} decimals)" if decimals is not None else ""
+        )
         seen = f"The rule clipped {about}{share:g} % of tokens{rounded} {seen}"
         if share <= few:
             what = f"{seen}, so it can hardly matter: without a clip this run would have been nearly the same"

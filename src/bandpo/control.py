@@ -7,11 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+__all__ = ["Controller"]
+
 Rule = TypeVar("Rule")
 
 
 class Controller:
-    """Hold a logged number at a target: after each batch it moves one number of the rule.
+    """Hold a logged number at a target by moving a number of a rule after each batch.
 
     >>> import bandpo
     >>> controller = bandpo.Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0, smoothing=0.0)
@@ -57,7 +59,9 @@ class Controller:
         smoothing: float = 0.9,
     ) -> None:
         if not 0 < low < high < math.inf:
-            raise ValueError(f"low and high of Controller must be 0 < low < high, got {low!r} and {high!r}")
+            raise ValueError(
+                f"low and high of Controller must be 0 < low < high, got {low!r} and {high!r}"
+            )
         for name, value in (("target", target), ("gain", gain)):
             if value == 0 or not math.isfinite(value):
                 raise ValueError(f"{name} of Controller must be finite and not 0, got {value!r}")
@@ -77,7 +81,9 @@ class Controller:
         self.begin(rule)
         value = cast(float, self.value)
         if self.measure not in numbers:
-            raise ValueError(f"numbers must have {self.measure!r}, which the Controller holds, got {list(numbers)}")
+            raise ValueError(
+                f"numbers must have {self.measure!r}, which the Controller holds, got {list(numbers)}"
+            )
         number = numbers[self.measure]
         if math.isfinite(number):
             self.measured += (1 - self.smoothing) * (number - self.measured)
@@ -97,7 +103,9 @@ class Controller:
         first = values[self.paths[0]]
         if {*values.values()} != {first} or not self.low <= first <= self.high:
             limits = f"[{self.low:g}, {self.high:g}]"
-            raise ValueError(f"a Controller must begin with one number in {limits}, got {values} of {rule!r}")
+            raise ValueError(
+                f"a Controller must begin with one number in {limits}, got {values} of {rule!r}"
+            )
         for value in (self.low, self.high):
             replace_number(rule, self.paths, value)  # ValueError where the rule may not have it
         return first
@@ -110,7 +118,9 @@ class Controller:
         """Go on from a state. Raises ValueError for one that is not of this controller."""
         value, measured = state.get("value"), state.get("measured")
         if measured is None or not (value is None or self.low <= value <= self.high):
-            raise ValueError(f"the state of a Controller must have a value in [low, high], got {dict(state)}")
+            raise ValueError(
+                f"the state of a Controller must have a value in [low, high], got {dict(state)}"
+            )
         self.value, self.measured = value, measured
 
     def __repr__(self) -> str:
@@ -122,7 +132,11 @@ def number_at(rule: Any, path: str) -> float:
     """Return the number in a field, `region.delta` for that of a rule in a rule."""
     value = rule
     for name in path.split("."):
-        value = value[int(name)] if isinstance(value, tuple) and name.isdigit() else getattr(value, name, None)
+        value = (
+            value[int(name)]
+            if isinstance(value, tuple) and name.isdigit()
+            else getattr(value, name, None)
+        )
     if not isinstance(value, float):
         raise ValueError(f"{path!r} must name a number of {rule!r}, got {value!r}")
     return value

@@ -10,18 +10,18 @@ class UserError(ValueError):
     """Report what the user wrote or left on the disk and cannot work. The command line prints the message alone."""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, names: list[str]) -> str:
     """Return ", did you mean ...?" if a known word is close, else nothing. Capitals do not matter."""
-    folded = {each.lower(): each for each in reversed(known)}
+    folded = {each.lower(): each for each in reversed(names)}
     close = difflib.get_close_matches(word.lower(), list(folded), n=1)
     return f", did you mean {folded[close[0]]!r}?" if close else ""
 
 
-def unknown(what: str, word: object, known: list[str], *, most: int = 8, meant: str | None = None) -> str:
+def unknown(what: str, word: object, names: list[str], *, most: int = 8, meant: str | None = None) -> str:
     """Say that a word is unknown, and what is known. That is all up to `most`, else the nearest or what was `meant`."""
-    near = nearest(str(word), known) if meant is None else f", did you mean {meant!r}?"
-    if len(known) <= most:
-        return f"{what} must be one of {known}, got {word!r}{near}"
+    near = nearest(str(word), names) if meant is None else f", did you mean {meant!r}?"
+    if len(names) <= most:
+        return f"{what} must be one of {names}, got {word!r}{near}"
     return f"no {what} is called {word!r}{near or ';'} `bandpo methods` lists all"
 
 
@@ -36,13 +36,17 @@ def printable(text: str) -> str:
 
     Newline and tab stay, and a carriage return at either end of a line, where it is that of a progress bar.
     """
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)")
+_CONTROL = re.compile(
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)"
+)
 
 
 def without_password(text: str) -> str:
     """Blank out what is before the @ of an address in a text. So is each value of its query: it may be a key."""
     text = re.sub(r"://[^/\s?]+@", "://***@", text)
-    return re.sub(r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text)
+    return re.sub(
+        r"://\S+", lambda address: re.sub(r"([?&][^=&\s]*=)[^&\s'\"#]+", r"\1***", address[0]), text
+    )

@@ -12,7 +12,7 @@ from .band.divergences import divergence
 from .losses.nodes import objective
 from .losses.notation import describe, describe_interval, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import as_pair
+from .losses.surrogates import GRADIENTS, as_pair
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -33,18 +33,6 @@ _RATIO = {
     "sequence-mean": "that of the whole response, the geometric mean of its tokens' ratios",
     "mean-of-clipped": "that of each token; the loss has the geometric mean of a response's clipped ratios",
 }
-# The gradient in log pi of a token by its `surrogate`, where A >= 0 and where A < 0.
-_GRADIENT = {
-    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
-    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
-    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
-    "weight": ("clip(r, r_low, r_high) A",) * 2,
-    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
-    "preserve": ("r A, {high:g} r_high A above r_high", "r A, {low:g} r_low A below r_low"),
-    "decay": ("r A, (r_high / r)^{high:g} r A above r_high", "r A, (r / r_low)^{low:g} r A below r_low"),
-    "sapo": tuple(f"4 s (1 - s) r A, s = sigmoid({{tau_{sign}:g}} (r - 1))" for sign in ("positive", "negative")),
-    "vespo": tuple(f"r^{{k_{sign}:g}} e^({{lambda_{sign}:g}} (1 - r)) A" for sign in ("positive", "negative")),
-}
 
 
 class Case(NamedTuple):
@@ -61,29 +49,37 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
 
     Raises ValueError for a rule that needs more than p to have bounds and is not made of rules that do not.
     """
-    rules = [value] if other is None else [value, other]
-    found = [each.objective if isinstance(each, Method) else objective(each) for each in rules]
-    labels = [_name(*each) for each in zip(rules, found, strict=True)]
-    cases = [_cases(each.trust_region, label) for each, label in zip(found, labels, strict=True)]
-    lines = [line for each in zip(rules, found, cases, strict=True) for line in _head(*each)]
+    lines: list[str] = []
+    shown: list[Case] = []
+    for rule in [value] if other is None else [value, other]:
+        its = rule.objective if isinstance(rule, Method) else objective(rule)
+        cases = _cases(its.trust_region, _name(rule, its))
+        lines += _head(rule, its, cases)
+        # A geometric mean of ratios is not a ratio of probabilities: the first line has its interval.
+        if its.ratio != "sequence-mean":
+            shown += cases
     log_p = torch.tensor(p or DEFAULT_P, dtype=torch.float64).log()
-    # A geometric mean of ratios is not a ratio of probabilities: the first line has its interval.
-    shown = [case for each, own in zip(found, cases, strict=True) if each.ratio != "sequence-mean" for case in own]
     if shown:
         lines += ["", *_table(shown, log_p, width)]
-        reasons = dict.fromkeys(reason for case in shown for pair in stops(case.region, log_p) for reason in pair)
+        reasons = dict.fromkeys(
+            reason for case in shown for pair in stops(case.region, log_p) for reason in pair
+        )
         meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
-        lines += ["", "What ends an interval:", *(f"  {reason}: {meaning}" for reason, meaning in meant.items())]
+        lines += [
+            "",
+            "What ends an interval:",
+            *(f"  {reason}: {meaning}" for reason, meaning in meant.items()),
+        ]
     return "\n".join(lines)
 
 
 def _cases(region: Region, label: str) -> list[Case]:
     """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
-    found: list[Case] = []
+    cases: list[Case] = []
     for when, part in region.branches().items():
-        found += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
-    if found:
-        return found
+        cases += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
+    if cases:
+        return cases
     try:
         region.bounds(torch.zeros(1, 1))
     except ValueError as error:
@@ -92,14 +88,17 @@ def _cases(region: Region, label: str) -> list[Case]:
     return [Case(label, region)]
 
 
-def _name(value: Rule, found: Objective) -> str:
-    return value.title if isinstance(value, Method) else label_of_objective(found)
+def _name(value: Rule, its: Objective) -> str:
+    return value.title if isinstance(value, Method) else label_of_objective(its)
 
 
-def _head(value: Rule, found: Objective, cases: Sequence[Case]) -> list[str]:
+def _head(value: Rule, its: Objective, cases: Sequence[Case]) -> list[str]:
     """Name the value, in words and as a node."""
-    doubt, node = found.trust_region.suspicion(), node_text(short_node(found))
-    lines = ([describe(found)] if describe_interval(found) else []) + ([f"  {doubt}"] if doubt else [])
+    suspicion = its.trust_region.suspicion()
+    node = node_text(short_node(its))
+    lines = [describe(its)] if describe_interval(its) else []
+    if suspicion:
+        lines.append(f"  {suspicion}")
     if isinstance(value, Method):
         paper = "" if value.arxiv is None else f" (arXiv {value.arxiv})"
         unchecked = f"; not checked: {value.unchecked}" if value.unchecked else ""
@@ -107,9 +106,9 @@ def _head(value: Rule, found: Objective, cases: Sequence[Case]) -> list[str]:
         lines += [f"  formula and values from: {value.source}{unchecked}"]
         lines += [f"  policy_loss also takes: {value.arguments}"] if value.arguments else []
     else:
-        lines.append(f"{_name(value, found)}: {node}")
-    if isinstance(value, Method) or found.changed():
-        lines += [f"  r: {_RATIO[found.ratio]}", *_gradient(found)]
+        lines.append(f"{_name(value, its)}: {node}")
+    if isinstance(value, Method) or its.changed():
+        lines += [f"  r: {_RATIO[its.ratio]}", *_gradient(its)]
     return [*lines, *dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region))]
 
 
@@ -117,7 +116,9 @@ def node_text(node: Any) -> str:
     """Write a node in one line of YAML."""
     if isinstance(node, dict):
         return f"{{{', '.join(f'{key}: {node_text(value)}' for key, value in cast('dict[str, Any]', node).items())}}}"
-    return f"[{', '.join(map(node_text, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
+    return (
+        f"[{', '.join(map(node_text, cast('list[Any]', node)))}]" if isinstance(node, list) else str(node)
+    )
 
 
 def _legend(region: Region) -> list[str]:
@@ -126,40 +127,53 @@ def _legend(region: Region) -> list[str]:
     if len(parts) == 1:
         return _legend(parts[0][1])
     kind = getattr(region, "divergence", None)
-    return [f"{place}: {part.label}" for place, part in parts] or ([str(divergence(kind))] if kind else [])
+    return [f"{place}: {part.label}" for place, part in parts] or (
+        [str(divergence(kind))] if kind else []
+    )
 
 
-def _gradient(found: Objective) -> Iterator[str]:
+def _gradient(its: Objective) -> Iterator[str]:
     """Describe the gradient of a token in log pi."""
     mean = "G A / T in the place of r A, G the geometric mean of a response's T clipped ratios"
-    whole = {"token": "", "sequence": "for each of the tokens", "sequence-mean": "for each of the tokens 1 / T of it"}
-    yield f"  gradient of the surrogate in log pi: {whole.get(found.ratio, mean)}".rstrip(" ")
-    for side, apply in enumerate(as_pair(found.surrogate, found.dual_clip)):
-        kind = apply if isinstance(apply, str) else apply.kind
-        own = f"of an application of your own, with the weight {getattr(apply, 'label', '')}"
-        words = _GRADIENT.get(kind, (own, own))[side].format(**getattr(apply, "__dict__", {}))
+    whole = {
+        "token": "",
+        "sequence": "for each of the tokens",
+        "sequence-mean": "for each of the tokens 1 / T of it",
+    }
+    yield f"  gradient of the surrogate in log pi: {whole.get(its.ratio, mean)}".rstrip(" ")
+    for side, surrogate in enumerate(as_pair(its.surrogate, its.dual_clip)):
+        if isinstance(surrogate, str):
+            words = GRADIENTS[surrogate][side]
+        elif surrogate.gradient:
+            words = surrogate.gradient[side].format(**vars(surrogate))
+        else:
+            words = f"of a surrogate of your own, with the weight {surrogate.label}"
         yield f"    where A {('>=', '<')[side]} 0: {words}"
-    if found.dual_clip is not None:
-        yield f"    where A < 0 and r > {found.dual_clip:g} (dual clip): none (value {found.dual_clip:g} A)"
-    if found.positive_weight != 1:
-        yield f"    where A > 0: all of it times {found.positive_weight:g} (positive_weight)"
+    if its.dual_clip is not None:
+        yield f"    where A < 0 and r > {its.dual_clip:g} (dual clip): none (value {its.dual_clip:g} A)"
+    if its.positive_weight != 1:
+        yield f"    where A > 0: all of it times {its.positive_weight:g} (positive_weight)"
 
 
 def stops(region: Region, log_p: Tensor) -> list[tuple[str, str]]:
     """Name the limit of a token of each p (N,), below and above. It is the rule, a part, its cap or the simplex."""
     each_alone = log_p[:, None, None]  # (1, 1) each: a rule may read the shape
-    return [(_stop(region, each, up=False), _stop(region, each, up=True)) for each in each_alone]
+    return [(_stop(region, each, above=False), _stop(region, each, above=True)) for each in each_alone]
 
 
-def _stop(region: Region, log_p: Tensor, *, up: bool) -> str:
+def _stop(region: Region, log_p: Tensor, *, above: bool) -> str:
     bounds, parts = region.bounds(log_p), parts_of(region)
-    end = bounds.log_high if up else bounds.log_low
-    if end >= -log_p if up else end == -torch.inf:  # whatever the rule would do
+    end = bounds.log_high if above else bounds.log_low
+    if end >= -log_p if above else end == -torch.inf:  # whatever the rule would do
         return "simplex"
     for place, part in parts:  # the first one that ends there
         theirs = part.bounds(log_p)
-        if end == (theirs.log_high if up else theirs.log_low):
-            return _stop(part, log_p, up=up) if len(parts) == 1 else f"{place} {_stop(part, log_p, up=up)}"
+        if end == (theirs.log_high if above else theirs.log_low):
+            return (
+                _stop(part, log_p, above=above)
+                if len(parts) == 1
+                else f"{place} {_stop(part, log_p, above=above)}"
+            )
     return region.kind
 
 
@@ -186,7 +200,9 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     widths = [max(map(len, column)) for column in shown]
     if len(cases) > 1 and sum(widths) + 2 * len(widths) - 2 > width:
         return [line for case in cases for line in _table([case], log_p, width)]
-    padded = [[cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)]
+    padded = [
+        [cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)
+    ]
     title = [f"{cases[0].label}:"] if len(cases) == 1 else []
     return title + ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
 

@@ -39,7 +39,9 @@ def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
             most = longest + 1 if longest > 0 else -1
             for number, line in enumerate(iter(lambda: file.readline(most), b""), 1):
                 if 0 < longest < len(line):
-                    raise UserError(f"{path}, line {number}: corrupt: it is longer than {longest:,} bytes")
+                    raise UserError(
+                        f"{path}, line {number}: corrupt: it is longer than {longest:,} bytes"
+                    )
                 yield line
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
@@ -78,14 +80,19 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
     import yaml
 
     if len(text) > YAML_BYTES:
-        raise UserError(f"{where} is too large: {len(text):,} bytes, of which YAML may have {YAML_BYTES:,}")
+        raise UserError(
+            f"{where} is too large: {len(text):,} bytes, of which YAML may have {YAML_BYTES:,}"
+        )
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which is ten times as fast
-    shown = text if isinstance(text, str) else text.replace(b"\0", b"").decode(errors="replace")  # UTF-16, too
+    # UTF-16, too.
+    shown = text if isinstance(text, str) else text.replace(b"\0", b"").decode(errors="replace")
     try:
         if shown.count("%TAG") > 9:  # libyaml compares each with all before it
             raise yaml.YAMLError("more than nine %TAG directives")
         if _is_large(yaml.parse(text, kind)):
-            raise UserError(f"{where} is too large: more than {_YAML_NODES:,} values, counting what aliases repeat")
+            raise UserError(
+                f"{where} is too large: more than {_YAML_NODES:,} values, counting what aliases repeat"
+            )
         loader = kind(text)
         node = loader.get_single_node()
         _check_node(node)
@@ -94,7 +101,13 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
         raise UserError(f"{where}: {_TOO_DEEP}") from None
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, LookupError) as error:  # of a date, a number
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        LookupError,
+    ) as error:  # of a date, a number
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     return _plain(value, where, shown=True)
 
@@ -127,11 +140,15 @@ def _check_node(node: Any) -> None:
         names = set[tuple[str, str]]()
         for key, _ in node.value:
             if (name := (key.tag, str(key.value))) in names:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark
+                )
             names.add(name)
         within = [each for pair in node.value for each in pair]
     elif isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 400:
-        raise yaml.MarkedYAMLError(problem="an integer of more than 400 digits", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(
+            problem="an integer of more than 400 digits", problem_mark=node.start_mark
+        )
     for each in within:
         _check_node(each)
 

@@ -43,7 +43,9 @@ def listed(x: Any) -> list[Any]:
 @torch.no_grad()
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Name the tensors that hold a number that is not finite. Integers and floats of a single byte do not count."""
-    floats = ((name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1)
+    floats = (
+        (name, x) for name, x in named if x.numel() and x.is_floating_point() and x.dtype.itemsize > 1
+    )
     # NaN where a number is. All are looked at before the device is waited for.
     fine = [(name, torch.stack(torch.aminmax(x)).isfinite().all()) for name, x in floats]
     return [name for name, each in fine if not each]
@@ -87,17 +89,22 @@ def check_old_logps(old_logps: Any) -> None:
         return
     if not isinstance(old_logps, Tensor):
         kind = type(old_logps).__name__
-        raise TypeError(f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it")
+        raise TypeError(
+            f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it"
+        )
     output_dtype(old_logps)
     if is_traced(old_logps):
         return
     try:
         is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
-    except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+    # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
+    except RuntimeError:
         return
     if is_above:
         highest = float(old_logps.nan_to_num(-math.inf).max())
-        raise ValueError(f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}")
+        raise ValueError(
+            f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}"
+        )
 
 
 def _series(x: Tensor, order: int) -> Tensor:
@@ -139,14 +146,18 @@ def output_dtype(x: Tensor) -> torch.dtype:
 def warn_of_half(**named: Tensor) -> None:
     """Warn once in a process of log-probabilities in half precision. A compiled graph cannot."""
     if not torch.compiler.is_compiling():
-        half = {name: str(x.dtype).removeprefix("torch.") for name, x in named.items() if x.dtype.itemsize < 4}
+        half = {
+            name: str(x.dtype).removeprefix("torch.") for name, x in named.items() if x.dtype.itemsize < 4
+        }
         if half:
             _warn(f"{' and '.join(half)} {'is' if len(half) == 1 else 'are'} {next(iter(half.values()))}")
 
 
 @cache
 def _warn(what: str) -> None:
-    cost = "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    cost = (
+        "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    )
     warnings.warn(f"{what}: {cost}; compute them in float32, as bandpo.token_logps does", stacklevel=4)
 
 

@@ -48,10 +48,17 @@ def check_divergence(divergence: Divergence) -> None:
         facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
         about = f"for delta = {delta}"
         _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)
-        _all((log_high >= 0) & (log_high <= -log_p * (1 + 1e-12)), f"r_high must be in [1, 1/p] {about}", facts)
+        _all(
+            (log_high >= 0) & (log_high <= -log_p * (1 + 1e-12)),
+            f"r_high must be in [1, 1/p] {about}",
+            facts,
+        )
         # Within rounding of 0 or 1/p, where g of the edge itself may be anything.
         top = band_bounds(log_p, divergence, delta).log_high
-        for name, edge, ends in (("r_low", log_low, log_low <= -700), ("r_high", top, top >= -log_p * (1 - 1e-9))):
+        for name, edge, ends in (
+            ("r_low", log_low, log_low <= -700),
+            ("r_high", top, top >= -log_p * (1 - 1e-9)),
+        ):
             g, inner = (divergence_at(x, log_p, divergence) for x in (edge, edge * (1 - 1e-6)))
             holds = (inner <= delta * (1 + 1e-6)) & (ends | ((g - delta).abs() <= 1e-6 * delta))
             facts = {"p": log_p.exp(), name: edge.exp(), "g": g}
@@ -64,7 +71,12 @@ def check_divergence(divergence: Divergence) -> None:
 def _check_log_f(divergence: Divergence) -> None:
     if divergence.log_f is None:
         return
-    x = torch.cat([-torch.logspace(1, -2, 200, dtype=torch.float64), torch.logspace(-2, 1, 200, dtype=torch.float64)])
+    x = torch.cat(
+        [
+            -torch.logspace(1, -2, 200, dtype=torch.float64),
+            torch.logspace(-2, 1, 200, dtype=torch.float64),
+        ]
+    )
     got, f = divergence.log_f(x), divergence.f(torch.exp(x))
     slope = divergence.f(torch.tensor([1 - 1e-5, 1 + 1e-5], dtype=torch.float64)).diff() / 2e-5
     facts = {"u": torch.exp(x), "log_f": got, "f": f - slope * torch.expm1(x)}
@@ -87,18 +99,28 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     """
     signature = inspect.signature(region.bounds)
     try:
-        for given in ((None,), (None, None)):
-            signature.bind(*given)
+        for arguments in ((None,), (None, None)):
+            signature.bind(*arguments)
     except TypeError:
-        raise AssertionError(f"bounds must take (self, old_logps, context=None), got {signature}") from None
+        raise AssertionError(
+            f"bounds must take (self, old_logps, context=None), got {signature}"
+        ) from None
     edges = [-math.inf, -1e5, -745.0, -300.0, -80.0, -1e-7, -1e-20, 0.0, 1e-7, 1e-6]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        log_p = torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None].to(dtype).requires_grad_()
+        log_p = (
+            torch.cat([torch.tensor(edges), torch.linspace(-12, -1e-3, 54)])[None]
+            .to(dtype)
+            .requires_grad_()
+        )
         both = _both(region.bounds(log_p, context))
         for name, bound in both.items():
-            assert bound.shape == log_p.shape, f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
+            assert bound.shape == log_p.shape, (
+                f"{name} must be {tuple(log_p.shape)}, got {tuple(bound.shape)}"
+            )
             is_precise = torch.promote_types(bound.dtype, torch.float32) == bound.dtype
-            assert is_precise, f"{name} must be at least float32 for log-probabilities in {dtype}, got {bound.dtype}"
+            assert is_precise, (
+                f"{name} must be at least float32 for log-probabilities in {dtype}, got {bound.dtype}"
+            )
             assert not bound.requires_grad, f"{name} must be detached"
         inside = (both["log_low"] <= 1e-6) & (both["log_high"] >= -1e-6)
         _all(inside, f"log_low <= 0 <= log_high in {dtype}", {"log p": log_p, **both})
@@ -106,12 +128,23 @@ def check_trust_region(region: Region, context: Context | None = None) -> None:
     nan = torch.arange(64)[None] == 7
     broken = torch.where(nan, torch.nan, log_p)
     for name, bound in _both(region.bounds(broken, context)).items():
-        _all(bound.isnan() == nan, f"{name} must be NaN exactly where log p is", {"log p": broken, name: bound})
+        _all(
+            bound.isnan() == nan,
+            f"{name} must be NaN exactly where log p is",
+            {"log p": broken, name: bound},
+        )
     both = _both(region.bounds(log_p, context))
     if context is None:
-        high, alone = both["log_high"], torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1)
+        high, alone = (
+            both["log_high"],
+            torch.cat([region.bounds(log_p[:, i : i + 1]).log_high for i in range(64)], 1),
+        )
         same = (alone == high) | ((alone - high).abs() <= 1e-12 * alone.abs())
-        _all(same, "a token's bounds must not depend on the other tokens", {"log p": log_p, **both, "alone": alone})
+        _all(
+            same,
+            "a token's bounds must not depend on the other tokens",
+            {"log p": log_p, **both, "alone": alone},
+        )
     if region.kind:
         _check_node(region, trust_region(region.to_config()))
 
@@ -125,7 +158,9 @@ def _check_node(thing: Region | Objective, again: Region | Objective) -> None:
     assert hash(again) == hash(thing), f"equal ones must have equal hashes: {thing}"
 
 
-def check_objective(objective: Objective, *, sees_batch: bool = False, extra: Mapping[str, Any] | None = None) -> None:
+def check_objective(
+    objective: Objective, *, sees_batch: bool = False, extra: Mapping[str, Any] | None = None
+) -> None:
     """Check an objective and its rule by the loss of a batch.
 
     - the objective survives the way to its config node and back, with an equal hash;
@@ -150,7 +185,9 @@ def check_objective(objective: Objective, *, sees_batch: bool = False, extra: Ma
     old = (0.98 * torch.rand(6, 8, generator=rng, dtype=torch.float64) + 0.01).log()
     if objective.ratio in ("sequence", "sequence-mean"):  # likely responses, of which some are inside
         old = old * 0.05
-    new = (old + old.abs().clamp(max=1) * torch.randn(6, 8, generator=rng, dtype=torch.float64)).clamp(max=-1e-3)
+    new = (old + old.abs().clamp(max=1) * torch.randn(6, 8, generator=rng, dtype=torch.float64)).clamp(
+        max=-1e-3
+    )
     mask = torch.arange(8) < torch.tensor([[8], [8], [5], [5], [1], [8]])
     batch = _Batch(objective, new, old, mask, extra or {})
     _same(batch.terms(), batch.terms(), "the {} must be the same in a second call")
@@ -187,7 +224,10 @@ class _Batch:
             ref_logps=old if self.objective.beta else None,
             normalizer=normalizer,
             metrics="all",
-            extra={name: x[rows] if isinstance(x, Tensor) and x.dim() else x for name, x in self.extra.items()},
+            extra={
+                name: x[rows] if isinstance(x, Tensor) and x.dim() else x
+                for name, x in self.extra.items()
+            },
         )
         return {"value": loss.detach(), "gradient": torch.autograd.grad(loss.sum(), leaf)[0]}
 
@@ -203,7 +243,9 @@ def _check_padding(batch: _Batch) -> None:
 
 
 def _check_parts(batch: _Batch) -> None:
-    on_purpose = "; of a rule that looks at the whole batch on purpose this is not asked with sees_batch=True"
+    on_purpose = (
+        "; of a rule that looks at the whole batch on purpose this is not asked with sees_batch=True"
+    )
     whole = batch.terms()["gradient"]
     for row in range(6):
         alone, together = batch.terms(slice(row, row + 1))["gradient"], whole[row : row + 1]
@@ -218,7 +260,9 @@ def _check_parts(batch: _Batch) -> None:
     _same(whole, parts, what, 1e-9 * whole["gradient"].abs().max())
 
 
-def _same(one: dict[str, Tensor], other: dict[str, Tensor], what: str, tolerance: float | Tensor = 0.0) -> None:
+def _same(
+    one: dict[str, Tensor], other: dict[str, Tensor], what: str, tolerance: float | Tensor = 0.0
+) -> None:
     for name, x in one.items():
         _all((x - other[name]).abs() <= tolerance, what.format(name), {name: x, "again": other[name]})
 
@@ -228,6 +272,7 @@ def _all(holds: Tensor, what: str, facts: dict[str, Tensor]) -> None:
         return
     first = int((~holds).flatten().nonzero()[0])
     where = ", ".join(
-        f"{name} = {value.detach().expand_as(holds).flatten()[first]:.6g}" for name, value in facts.items()
+        f"{name} = {value.detach().expand_as(holds).flatten()[first]:.6g}"
+        for name, value in facts.items()
     )
     raise AssertionError(f"{what}; not so at {where}")

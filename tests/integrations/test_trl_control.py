@@ -135,6 +135,15 @@ def test_a_row_of_several_steps_is_refused(tmp_path, settings):
         steered(full(tmp_path, max_steps=4, **settings)).train()
 
 
+def test_a_share_of_nothing_changes_nothing(tmp_path):
+    """As that of the first step of a batch, in which no token is clipped: its row has no such number."""
+    made = controller(measure="clip/tail_high_share", target=0.5, smoothing=0.0)
+    trainer = steered(tiny.settings(tmp_path, max_steps=2), made=made)
+    trainer.train()
+    assert "bandpo/clip/tail_high_share" not in steps(trainer)[0]
+    assert rows(trainer) == [0.05, 0.05]
+
+
 def test_a_measure_that_is_not_logged_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"numbers must have 'clip/fractoin', which the Controller holds, got \["):
         steered(full(tmp_path, max_steps=2), made=controller(measure="clip/fractoin")).train()

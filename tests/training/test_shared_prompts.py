@@ -9,13 +9,10 @@ from datasets import Dataset
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 import tiny
-from bandpo import Band, Controlled
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo_runs import toy
 from bandpo_runs.training.shared_prompts import SharedPrompts, sample, why_not
-from research.rules.laws import PI
 
-MOVING = Controlled(Band("kl", 0.05), "delta", "clip/fraction", 0.01, PI(0.5, 0.2, 0.3), 1e-4, 1.0)
 SIZES = torch.tensor([5, 4, 5, 5, 4, 5, 5, 4])  # tokens of the prompts in a batch, padded on the left
 
 
@@ -152,14 +149,6 @@ def test_an_answer_ends_with_an_end(trainer):
         ({"top_entropy_quantile": 0.5}, "entropy"),
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of"),
         ({"mask_truncated_completions": True}, "mask_truncated_completions"),
-        (
-            {
-                "trust_region": Controlled(
-                    Band("kl", 0.05), "delta", "clip/fraction", 0.01, PI(0.5, 0.2, 0.3), 1e-4, 1.0
-                )
-            },
-            "moves",
-        ),
     ],
 )
 def test_what_it_cannot_do_as_trl_does_is_said(tmp_path, changes, reason):

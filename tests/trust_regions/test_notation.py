@@ -40,7 +40,7 @@ def test_a_text_is_its_rule(text, region):
     [
         ("bnd:kl:0.05", "no trust region type is called 'bnd', did you mean 'band'? `bandpo methods` lists all"),
         ("band:chi:0.05", "divergence must be one of ['chi2', "),
-        ("band:kl:-1", "delta of Band must be a number in (0, inf], got '-1'"),
+        ("band:kl:-1", "delta of Band must be a number in (0, inf), got '-1'"),
         ("clip:0.2:0.28:3", "'clip:0.2:0.28:3' has more than the fields of clip:eps_low:eps_high"),
         ("capped", "trust region 'capped' lacks region; it has ['region', 'max_ratio']"),
         ("capped:band:kl:0.05:10", "'capped:band:kl:0.05:10' holds another rule, so it must be a node, such as "

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from ..errors import nearest
 from ..numerics import expm1, expm1_minus_x, outside_torch_modes
-from .closed_forms import Interval, Radius, chi2_log_bounds, hellinger_log_bounds, neyman_log_bounds, tv_log_bounds
+from .closed_forms import (
+    Interval,
+    Radius,
+    chi2_log_bounds,
+    hellinger_log_bounds,
+    neyman_log_bounds,
+    tv_log_bounds,
+)
 from .kl import kl_log_bounds
 from .solver import limit_slopes
 
@@ -102,13 +109,13 @@ def divergence(name: str | Divergence) -> Divergence:
     """Return the registered divergence of that name; a `Divergence` passes through. Raises ValueError if unknown."""
     if isinstance(name, Divergence):
         return name
-    found = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
-    if found is None:
+    registered = _REGISTRY.get(str(name)) or _REGISTRY.get(str(name).lower())
+    if registered is None:
         raise ValueError(
             f"divergence must be one of {sorted(_REGISTRY)} or a bandpo.band.Divergence (an own one gets a name by "
             f"bandpo.band.register_divergence), got {name!r}{nearest(str(name), sorted(_REGISTRY))}"
         )
-    return found
+    return registered
 
 
 def register_divergence(new: Divergence) -> Divergence:

@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, clamp_log_p, expm1, is_number, is_traced, log1mexp, output_dtype, working_copy
+from ..numerics import (
+    check_old_logps,
+    clamp_log_p,
+    expm1,
+    is_number,
+    is_traced,
+    log1mexp,
+    output_dtype,
+    working_copy,
+)
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
@@ -71,8 +80,7 @@ def band_bounds(
     Args:
         old_logps: log p of the sampled tokens under the old policy, any shape, in [-inf, 1e-6].
         divergence: a registered name or a `Divergence`.
-        delta: the radius, a positive float, or a tensor that broadcasts against `old_logps`; inf allows the whole
-            simplex.
+        delta: the radius, a positive finite float, or a tensor that broadcasts against `old_logps`.
         delta_low: another radius for the lower bound.
         delta_high: another radius for the upper bound.
 
@@ -102,23 +110,11 @@ def band_bounds(
     low = both if delta_low is None else _radius("delta_low", delta_low, old_logps)
     high = both if delta_high is None else _radius("delta_high", delta_high, old_logps)
     log_p = old_logps.to(dtype).clamp(max=0)
-    log_low, log_high = _ball(kind, log_p, low)
+    log_low, log_high = log_bounds(kind, log_p, low)
     if high is not low:
-        log_low, log_high = torch.broadcast_tensors(log_low, _ball(kind, log_p, high)[1])
+        log_low, log_high = torch.broadcast_tensors(log_low, log_bounds(kind, log_p, high)[1])
     log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
     return Bounds(log_low, torch.minimum(log_high, -log_p))
-
-
-def _ball(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
-    """Return `log_bounds`, or the whole simplex where the radius is infinite."""
-    if not isinstance(delta, Tensor) and delta < math.inf:
-        return log_bounds(kind, log_p, delta)
-    lowest, highest = working_copy(log_p).clamp(0, 0) - torch.inf, -working_copy(log_p)
-    if not isinstance(delta, Tensor):
-        return lowest, highest
-    log_low, log_high = log_bounds(kind, log_p, delta.clamp(max=1e300))
-    everything = torch.isinf(delta)
-    return torch.where(everything, lowest, log_low), torch.where(everything, highest, log_high)
 
 
 def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
@@ -137,8 +133,8 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
         if table.fits:
             return table.look_up(log_p)
         smooth = False
-    most = {} if kind.log_f else {"most": MOST_OF_U}
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **most)
+    limit = {} if kind.log_f else {"max_tilt": MOST_OF_U}
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **limit)
 
 
 # A table is a third of a megabyte.
@@ -174,15 +170,15 @@ def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
             fits = f"broadcasts to old_logps, {tuple(like.shape)}"
             raise ValueError(f"{name} must be a number, or a tensor that {fits}, got {tuple(delta.shape)}")
         try:
-            is_fine = is_traced(delta) or bool((delta > 0).all())
+            is_fine = is_traced(delta) or bool(((delta > 0) & (delta < math.inf)).all())
         except RuntimeError:  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
             is_fine = True
         if not is_fine:
             lowest, highest = float(delta.min()), float(delta.max())
-            raise ValueError(f"{name} must be positive everywhere, got values from {lowest} to {highest}")
+            raise ValueError(f"{name} must be positive and finite everywhere, got values from {lowest} to {highest}")
         return working_copy(delta.to(like.device))
-    if not is_number(delta) or not delta > 0:
-        raise ValueError(f"{name} must be a positive number or tensor, got {delta!r}")
+    if not is_number(delta) or not 0 < delta < math.inf:
+        raise ValueError(f"{name} must be a positive finite number or tensor, got {delta!r}")
     # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
     # graph for each new radius. It is on the CPU, where `_solve` can read it.
     is_number_of_a_graph = torch.compiler.is_compiling()

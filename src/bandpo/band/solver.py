@@ -35,19 +35,20 @@ def tilt_log_bounds(
     generator: Generator,
     slopes: tuple[float, float] = (0.0, 0.0),
     smooth: bool = True,
-    most: float = _MOST,
+    max_tilt: float = _MOST,
 ) -> Interval:
     """Solve for both bounds, for any convex f.
 
     `generator` is f as a function of log u, in [-inf, 700], `slopes` are of `limit_slopes`, `smooth` is False for an f
-    with kinks. `most` is the largest tilt, `MOST_OF_U` for an f of u.
+    with kinks. `max_tilt` is the largest tilt, `MOST_OF_U` for an f of u.
     """
     steps = _STEPS[log_p.dtype] if smooth else _AT_KINKS
     log_p, beyond = clamp_log_p(log_p)
     radius = (delta if isinstance(delta, Tensor) else log_p.new_full((), delta)).clamp(1e-10, 1e10)
     log_p = log_p.expand(torch.broadcast_shapes(log_p.shape, radius.shape))
     sides, logs = (torch.exp(log_p), -expm1(log_p)), (log1mexp(log_p), log_p)
-    log_r, log_c = fall(torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs), radius, generator, steps, most)
+    side, other, log_other = torch.stack(sides), torch.stack(sides[::-1]), torch.stack(logs)
+    log_r, log_c = solve_lower(side, other, log_other, radius, generator, steps, max_tilt)
     return log_r[0] + slopes[0] * beyond, log_c[1] + slopes[1] * beyond
 
 
@@ -55,19 +56,19 @@ def limit_slopes(generator: Generator) -> tuple[float, float]:
     """Return the slopes of both bounds over log p for p -> 0. There p f(r) = delta, and f is a power of u."""
     log_p = torch.tensor([LOG_P_MIN, LOG_P_MIN + 1], dtype=torch.float64)
     low, high = (
-        float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, most=MOST_OF_U)
+        float(x.diff().nan_to_num()) for x in tilt_log_bounds(log_p, 1e-3, generator, smooth=False, max_tilt=MOST_OF_U)
     )
     return low, high
 
 
-def fall(
+def solve_lower(
     side: Tensor,
     other: Tensor,
     log_other: Tensor,
     delta: Tensor,
     generator: Generator,
     steps: tuple[int, int] = _STEPS[torch.float64],
-    most_tilt: float = _MOST,
+    max_tilt: float = _MOST,
 ) -> Interval:
     """Let a side of a coin fall as far as delta allows. Return its log r, and log c of the other side.
 
@@ -81,15 +82,15 @@ def fall(
         log_r, log_c = tilted(sign * t, mu)
         return mu * generator(log_r) + (1 - mu) * generator(log_c)
 
-    most = side * generator(torch.full_like(side, -torch.inf)) + other * generator(-log_other)
-    most = torch.where(most.isnan(), torch.inf, most)
-    low, high = torch.full_like(side, _LEAST), torch.full_like(side, most_tilt)
+    max_divergence = side * generator(torch.full_like(side, -torch.inf)) + other * generator(-log_other)
+    max_divergence = torch.where(max_divergence.isnan(), torch.inf, max_divergence)
+    low, high = torch.full_like(side, _LEAST), torch.full_like(side, max_tilt)
     for _ in range(steps[0]):
         t = low.sqrt() * high.sqrt()
         inside = g(t) <= delta
         low, high = torch.where(inside, t, low), torch.where(inside, high, t)
     # Far below its largest value g itself is the better coordinate; a scale of 1000 delta makes it that.
-    scale = torch.minimum(most, 1000 * delta)
+    scale = torch.minimum(max_divergence, 1000 * delta)
 
     def level(g: Tensor) -> Tensor:
         return torch.log(-torch.log1p(-(g / scale).clamp(1e-300, 1 - 1e-16)))
@@ -106,4 +107,5 @@ def fall(
         t = torch.where((t < low) | (t > high), low.sqrt() * high.sqrt(), t)
     log_r, log_c = tilted(sign * t, mu)
     log_r, log_c = torch.where(rare, log_r, log_c), torch.where(rare, log_c, log_r)
-    return torch.where(most <= delta, -torch.inf, log_r), torch.where(most <= delta, -log_other, log_c)
+    saturated = max_divergence <= delta
+    return torch.where(saturated, -torch.inf, log_r), torch.where(saturated, -log_other, log_c)

@@ -17,7 +17,7 @@ from ..numerics import LOG_P_MIN, clamp_log_p, expm1, is_number, outside_torch_m
 from .closed_forms import Interval
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import Generator, fall
+from .solver import Generator, solve_lower
 
 # In each octave 32 cells, in each cell a polynomial of degree 6.
 _BITS, _DEGREE = 5, 6
@@ -87,11 +87,11 @@ class BandTable:
             torch.sigmoid(-log_odds),
             -torch.nn.functional.softplus(log_odds, threshold=700),
         )
-        curve = torch.stack(fall(*sides, torch.tensor(delta, dtype=torch.float64), generator))
+        curve = torch.stack(solve_lower(*sides, torch.tensor(delta, dtype=torch.float64), generator))
         value = torch.log(curve.abs())  # (r and c, sides of the edge, cells, points)
         powers = _offset(distance, start[:, None])[..., None] ** torch.arange(_DEGREE + 1)
-        known, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
-        table = torch.inverse(powers[:, : _DEGREE + 1]) @ known[..., None]
+        at_nodes, between = value[..., : _DEGREE + 1], value[..., _DEGREE + 1 :]
+        table = torch.inverse(powers[:, : _DEGREE + 1]) @ at_nodes[..., None]
         error = ((powers[:, _DEGREE + 1 :] @ table)[..., 0] - between).abs()
         used = (log_odds[..., :1].abs() < -LOG_P_MIN) & (curve[..., _DEGREE + 1 :] > _LOWEST)
         allowed = _TOLERANCE + saturates * _ROUNDING * (1 + abs(self.edge)) / start[:, None]

@@ -24,17 +24,21 @@ class Finding:
     cure: str = ""
 
 
-def spread(uses: int, steps: float | None, said: str, more: str, anchor: object = "old") -> Finding:
+def spread(uses: int, steps: float | None, how: str, more: str, anchor: object = "old") -> Finding:
     """Say how often each answer is used, and in how many optimizer steps. None is one: ratios to the trainer are 1."""
     if steps is None and anchor == "sampler":
-        return Finding("ok", f"{used(uses)}, in one optimizer step ({said}); the ratio is to the sampler")
+        return Finding("ok", f"{used(uses)}, in one optimizer step ({how}); the ratio is to the sampler")
     if steps is None:
         return Finding(
-            "problem", f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({said}), and no rule acts", more
+            "problem",
+            f"the ratio is 1 by design: {used(uses)}, in one optimizer step ({how}), and no rule acts",
+            more,
         )
     cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
     cure += f"; {MORE}" if uses > 1 else ""
-    return Finding("ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({said})", cure)
+    return Finding(
+        "ok", f"{used(uses)}, and a batch is spread over {steps:.3g} optimizer steps ({how})", cure
+    )
 
 
 def used(uses: int) -> str:
@@ -60,7 +64,11 @@ _GSPO = "those of an answer's mean ratio, which GSPO's paper sets to 0.0003 and 
 def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
     """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
     least = min((x for x in limits if isinstance(x, int | float)), default=0)
-    return ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped") if least >= 0.01 else ("note", _GSPO)
+    return (
+        ("warning", f"{_GSPO}; at {least:g} nothing is ever clipped")
+        if least >= 0.01
+        else ("note", _GSPO)
+    )
 
 
 def in_half(what: str, cure: str) -> Finding:
@@ -87,7 +95,8 @@ def own_type(node: Any) -> str | None:
                 return value
         node = list(values.values())
     parts = cast("list[Any]", node) if isinstance(node, list | tuple) else []
-    return next((found for each in parts if (found := own_type(each)) is not None), None)
+    own = (own_type(each) for each in parts)
+    return next((each for each in own if each is not None), None)
 
 
 def not_loaded(kind: str) -> str:

@@ -16,9 +16,22 @@ from ..files import parse_yaml
 from ..losses.objective import Objective
 from ..numerics import listed
 from ..trust_regions.rules import Clip
-from . import Finding, Level, absent, in_half, not_judged, not_loaded, of_sequences, on_verl, own_type, spread
+from . import (
+    Finding,
+    Level,
+    absent,
+    in_half,
+    not_judged,
+    not_loaded,
+    of_sequences,
+    on_verl,
+    own_type,
+    spread,
+)
 
-FACTS: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml")
+FACTS: dict[str, dict[str, Any]] = parse_yaml(
+    Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml"
+)
 
 
 def host_of(text: str) -> str | None:
@@ -27,7 +40,9 @@ def host_of(text: str) -> str | None:
     return next((name for name, facts in FACTS.items() if re.search(facts["marks"], text)), None)
 
 
-def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False) -> Iterator[Finding]:
+def host_settings(
+    host: str, config: Mapping[str, Any], text: str = "", *, trust: bool = False
+) -> Iterator[Finding]:
     """Find settings that disable a rule, or that its loss refuses or ignores.
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
@@ -35,40 +50,63 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     from ..integrations import TRAINERS, Trainer
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, its, get = FACTS[host], TRAINERS.get(host, Trainer("", "")), functools.partial(_get, dict(_flat(config)))
+    facts, its, get = (
+        FACTS[host],
+        TRAINERS.get(host, Trainer("", "")),
+        functools.partial(_get, dict(_flat(config))),
+    )
 
     def other(values: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
-        found = {name: get(name) for name in values}
-        return ", ".join(f"{x}{sign}{found[x]}" for x in found if found[x] not in (*listed(values[x]), None, ...))
+        its = {name: get(name) for name in values}
+        return ", ".join(
+            f"{x}{sign}{its[x]}" for x in its if its[x] not in (*listed(values[x]), None, ...)
+        )
 
     names, value, *own = facts.get("anchor", ("?", True))
     own = value if own or its.sampler == "" else None
-    anchor = "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
+    anchor = (
+        "sampler" if (any if value else all)(get(name, own) == value for name in listed(names)) else "old"
+    )
     loss: dict[str, str] = facts.get("loss", {})
-    hold, node, objective = [get(name) == wanted for name, wanted in loss.items()], get("trust_region"), None
+    hold, node, objective = (
+        [get(name) == wanted for name, wanted in loss.items()],
+        get("trust_region"),
+        None,
+    )
     named = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     ours = host in TRAINERS and (all(hold) if loss else named)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
-    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or "docs/hosts.md"
+    write = (
+        " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
+        or "docs/hosts.md"
+    )
     write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(its.average.split(".")[-1]), trust)
-        if dead := other(facts.get("clip", {})):
+        dead = other(facts.get("clip", {}))
+        if dead:
             cure = clip if its.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
             cure = f"set it to its default, or write {cure} as the trust_region"
             yield Finding("problem", f"{dead}: not read by the loss bandpo", cure)
         for name, values in facts.get("taken", {}).items():
-            if refused := other({name: values}):
+            refused = other({name: values})
+            if refused:
                 why = "no rule acts in the loss of that" if values else "the trust_region replaces it"
-                cure = f"one of {', '.join(map(str, values))}" if values else f"remove it; a plain clip is {clip}"
+                cure = (
+                    f"one of {', '.join(map(str, values))}"
+                    if values
+                    else f"remove it; a plain clip is {clip}"
+                )
                 yield Finding("problem", f"{refused}: bandpo's loss refuses it, because {why}", cure)
     elif any(hold) or node is not None:
-        said = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
+        its_loss = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
         whose = "Band KL 0.05, whatever is set" if host == "verl" and hold[0] else f"{host}'s own"
-        yield Finding("problem", f"{said or 'bandpo is not named'}: the loss is {whose}, and no option is read", write)
+        what = f"{its_loss or 'bandpo is not named'}: the loss is {whose}, and no option is read"
+        yield Finding("problem", what, write)
     else:
-        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}  # without the dual clip
+        # Without the dual clip.
+        own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
         own = {name: x for name, x in own.items() if x not in (None, ...)}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
         level: Level = "note"
@@ -83,17 +121,27 @@ def host_settings(host: str, config: Mapping[str, Any], text: str = "", *, trust
     exact = facts.get("float32", {})
     if isinstance(exact, str):
         yield in_half(host, exact)
-    elif half := other(exact):
-        so = " and ".join(f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items())
-        yield in_half(half, f"{so} they are float32")
+    else:
+        half = other(exact)
+        so = " and ".join(
+            f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items()
+        )
+        if half:
+            yield in_half(half, f"{so} they are float32")
     yield _steps(host, facts, get, anchor)
-    names, of = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}), listed(facts.get("samples", "?"))
-    if changed := other({each + name: names[name] for each in of for name in names}, " = "):
+    names, of = (
+        NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {}),
+        listed(facts.get("samples", "?")),
+    )
+    changed = other({each + name: names[name] for each in of for name in names}, " = ")
+    if changed:
         what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
         yield Finding("warning" if ours else "note", what)
 
 
-def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Generator[Finding, None, Objective | None]:
+def of_rule(
+    host: str, node: Any, anchor: Any, average: Any, trust: bool
+) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
     from ..losses.notation import describe
@@ -103,36 +151,39 @@ def of_rule(host: str, node: Any, anchor: Any, average: Any, trust: bool) -> Gen
         yield Finding("note", f"trust_region: {why}")
         return None
     try:
-        found = objective_for(host, node, anchor=anchor, average=average if isinstance(average, str) else None)
+        objective = objective_for(
+            host, node, anchor=anchor, average=average if isinstance(average, str) else None
+        )
     except ValueError as error:
         what, _, cure = str(error).partition("; ")
         yield Finding("problem", f"trust_region: {what}", cure or "correct the node")
         return None
     if node is None:
-        what = f"no trust_region is given here; without one the loss of {host} is {describe(found)}"
+        what = f"no trust_region is given here; without one the loss of {host} is {describe(objective)}"
         yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
     else:
-        yield Finding("ok", f"the loss of {host} is {describe(found)}")
-    region, old = found.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
-    doubt = region.suspicion()
-    if (
-        not region.all_required()
-        and ((bounds := region.bounds(old)).log_high >= -old).all()
-        and (bounds.log_low < -20).all()
-    ):
-        doubt = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
-    if doubt:
-        what, _, cure = doubt.partition("; ")
+        yield Finding("ok", f"the loss of {host} is {describe(objective)}")
+    region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
+    suspicion = region.suspicion()
+    bounds = None if region.all_required() else region.bounds(old)
+    if bounds is not None and (bounds.log_high >= -old).all() and (bounds.log_low < -20).all():
+        suspicion = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
+    if suspicion:
+        what, _, cure = suspicion.partition("; ")
         yield Finding("warning", what, cure)
     level, what = of_sequences((region.eps_low, region.eps_high) if isinstance(region, Clip) else ())
-    if found.ratio == "sequence-mean" and level == "warning":
+    if objective.ratio == "sequence-mean" and level == "warning":
         yield Finding(level, f"{region!r}: its limits are {what}")
-    return found
+    return objective
 
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
     """Count the uses of an answer, and the optimizer steps of a batch. What is not given counts only if it is 1."""
-    ways, again, (unless, because) = facts.get("steps", []), facts.get("again", "?"), facts.get("unless", ("?", ""))
+    ways, again, (unless, because) = (
+        facts.get("steps", []),
+        facts.get("again", "?"),
+        facts.get("unless", ("?", "")),
+    )
     why = facts.get("up_to", f"with {host} they are up to your own loop")
     if get(unless) not in (None, False):
         ways, why = [], f"under {unless} {because}"
@@ -142,16 +193,23 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
         sizes |= dict.fromkeys(factors, 1)
         lacks = [(name, size) for name, size in sizes.items() if not isinstance(size, int) or size <= 0]
         if not lacks:
-            steps = round(math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9)
-            said = [f"{_short(name)} {size}{' by default' * (name in factors)}" for name, size in sizes.items()]
-            said = ", ".join(said) or f"as {host} always does"
+            steps = round(
+                math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9
+            )
+            own_sizes = [
+                f"{_short(name)} {size}{' by default' * (name in factors)}"
+                for name, size in sizes.items()
+            ]
+            why = ", ".join(own_sizes) or f"as {host} always does"
             more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
             more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
             for names, value, *_ in [facts["anchor"]] if "anchor" in facts else []:
-                its = name if (name := listed(names)[0])[0] == "-" else f"{name}={value}"
+                name = listed(names)[0]
+                its = name if name[0] == "-" else f"{name}={value}"
                 more.append(f"{its}, the sampler as anchor, in an asynchronous run")
-            finding = spread(get(again, 1), steps if steps > 1 else None, said, ", or ".join(more), anchor)
-            by_default: Level = "note" if finding.level == "ok" else "warning"  # where none of them is given
+            finding = spread(get(again, 1), steps if steps > 1 else None, why, ", or ".join(more), anchor)
+            # Where none of them is given.
+            by_default: Level = "note" if finding.level == "ok" else "warning"
             return replace(finding, level=by_default) if way and len(factors) == len(way) else finding
         why = "; ".join(
             absent(_short(name), way[name], host)
@@ -159,21 +217,26 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             else f"{_short(name)} is {'not a plain number here' if size is ... else repr(size)}"
             for name, size in lacks
         )
-    return not_judged(why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts")
+    return not_judged(
+        why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts"
+    )
 
 
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each setting with its path. What a shell or Hydra fills in is `...`, not known."""
     for key, value in node.items():
-        yield (name := f"{before}.{_plain(str(key))}"), ... if isinstance(value, str) and "$" in value else value
+        name = f"{before}.{_plain(str(key))}"
+        yield name, ... if isinstance(value, str) and "$" in value else value
         if isinstance(value, Mapping) and key != "trust_region":
             yield from _flat(value, name)
 
 
 def _get(flat: Mapping[str, Any], name: str, own: Any = None) -> Any:
     """Return the setting whose path ends so. It is `...` if several have different values."""
-    found = [value for path, value in flat.items() if path.endswith(f".{_plain(name)}")]
-    return own if not found else found[0] if all(value == found[0] for value in found) else ...
+    values = [value for path, value in flat.items() if path.endswith(f".{_plain(name)}")]
+    if not values:
+        return own
+    return values[0] if all(value == values[0] for value in values) else ...
 
 
 def _plain(name: str) -> str:
@@ -181,4 +244,5 @@ def _plain(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name if (name := name.lstrip("/"))[0] == "-" else name.split(".")[-1]
+    name = name.lstrip("/")
+    return name if name[0] == "-" else name.split(".")[-1]

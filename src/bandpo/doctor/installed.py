@@ -43,7 +43,8 @@ EXTRAS = {
 }
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
-_TRL_OF_VERL = (1, 12)  # the last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed
+# The last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed.
+_TRL_OF_VERL = (1, 12)
 _PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
@@ -55,33 +56,48 @@ def installation() -> Iterator[Finding]:
     for name, tested in TESTED.items():
         version = version_of(name)
         number = version and version.partition("+")[0]
-        known = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        tests = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
         if number and number in (*tested, FOR_GPUS.get(name)):
-            known = "" if number in tested else " (verl's version for GPUs; not run by us)"
-        if version is None and has_verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
+            tests = "" if number in tested else " (verl's version for GPUs; not run by us)"
+        if (
+            version is None
+            and has_verl
+            and name in FOR_VERL
+            and (has_plug_ins or name != "TransferQueue")
+        ):
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
-            yield Finding("note", f"verl is not installed{known}", _INSTALL)
-        elif version and name in NEEDED and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1]):
+            yield Finding("note", f"verl is not installed{tests}", _INSTALL)
+        elif (
+            version
+            and name in NEEDED
+            and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1])
+        ):
             cure = f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
             cure += "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl")
             needed = " to ".join(dict.fromkeys(f"{each}.x" for each in NEEDED[name]))
             yield Finding("problem", f"{name} {version}, bandpo needs {needed}", cure)
         elif version:
-            yield Finding("ok", f"{name} {version}{known}")
-    if has_verl and (trl := version_of("trl")) and minor(trl) > _TRL_OF_VERL:
+            yield Finding("ok", f"{name} {version}{tests}")
+    trl = version_of("trl")
+    if has_verl and trl and minor(trl) > _TRL_OF_VERL:
         what = f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo"
         yield Finding("warning", what, "to train with verl here: pip install 'trl<1.13'")
     yield _gpus("warning" if has_verl else "note")
     for extra, use in EXTRAS.items():
         missing = _missing(extra)
         if missing:
-            yield Finding("note", f"not installed, for {use}: {', '.join(missing)}", f"pip install 'bandpo[{extra}]'")
+            yield Finding(
+                "note",
+                f"not installed, for {use}: {', '.join(missing)}",
+                f"pip install 'bandpo[{extra}]'",
+            )
 
 
 def _missing(extra: str) -> list[str]:
     """Name the packages of an extra that are not installed."""
-    lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []  # it may run from its source
+    # It may run from its source.
+    lines = importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []
     own = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
     return sorted(name for name in own if version_of(name) is None)
 
@@ -123,8 +139,8 @@ def version_of(name: str) -> str | None:
 _LOOK = """
 def look():
     import verl
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as known
-    return "loss known" if "bandpo" in known else "loss unknown"
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    return "loss known" if "bandpo" in POLICY_LOSS_REGISTRY else "loss unknown"
 """
 _HERE = f"""{_LOOK}
 print(look())
@@ -147,7 +163,8 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
 
     Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
     """
-    if (version := version_of("verl")) is None:
+    version = version_of("verl")
+    if version is None:
         return
     here, in_a_worker = _HERE, _IN_A_WORKER
     if minor(version) < _PLUG_INS:
@@ -162,25 +179,37 @@ def plug_in(ray: bool = True) -> Iterator[Finding]:
     yield from _ask("a fresh process", here)
     if ray and version_of("ray") is not None:
         address = os.environ.get("RAY_ADDRESS")
-        yield from _ask(f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker)
+        yield from _ask(
+            f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker
+        )
 
 
 def _ask(where: str, script: str) -> Iterator[Finding]:
-    command, environment = [sys.executable, "-P", "-c", script], {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    command, environment = (
+        [sys.executable, "-P", "-c", script],
+        {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, env=environment, check=False
+        )
     except subprocess.TimeoutExpired:
-        yield Finding("problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?")
+        yield Finding(
+            "problem", f"{where} did not answer within 300 s", "is the cluster up, and has it a free CPU?"
+        )
         return
     if "loss known" in done.stdout:
         yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
-        if reason := re.search("^no worker: (.*)", done.stdout, re.MULTILINE):
+        reason = re.search("^no worker: (.*)", done.stdout, re.MULTILINE)
+        if reason:
             cure = "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi"
             yield Finding("problem", f"verl's worker cannot be imported in {where}: {reason[1]}", cure)
         return
     reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
     cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
     if "loss unknown" in done.stdout:
-        reason = "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
+        reason = (
+            "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
+        )
         cure += "; VERL_USE_EXTERNAL_PLUGINS, if it is set, must name bandpo"
     yield Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)

@@ -15,12 +15,16 @@ _ROLLOUT = "algorithm.rollout_correction"
 _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
-def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterator[Finding]:
-    """Find settings without effect, or with another one. `get` returns one, `found` is the loss if known."""
+def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
+    """Find settings without effect, or with another one. `get` returns one, `objective` is the loss if it is known."""
     from ..integrations import verl_in_float32
     from ..integrations.run_state import SHARE, check_tokens
 
-    version, anchor, tokens = version_of("verl") or "", get(f"{_LOSS}.anchor", "old"), get(f"{_LOSS}.tokens_path")
+    version, anchor, tokens = (
+        version_of("verl") or "",
+        get(f"{_LOSS}.anchor", "old"),
+        get(f"{_LOSS}.tokens_path"),
+    )
     older = version.startswith("0.7.") and get(_WORKERS, "auto") != "disable"
     try:
         if anchor not in ("old", "sampler"):
@@ -31,7 +35,7 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
     if older and ours and (anchor == "sampler" or tokens is not None):
         what = "it needs more than log-probabilities, which the older workers of verl 0.7, its default, cannot show"
         yield Finding("problem", what, f"{_WORKERS}=disable")
-    if found is not None and found.surrogate == "clip" and found.dual_clip is None:
+    if objective is not None and objective.surrogate == "clip" and objective.dual_clip is None:
         what = "the loss has no dual clip, where verl's own has one of 3 (clip_ratio_c, which the loss bandpo ignores)"
         cure = "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region"
         yield Finding("note", what, cure)
@@ -48,14 +52,17 @@ def more(get: Callable[..., Any], found: Objective | None, ours: bool) -> Iterat
     engine = get(f"{_ACTOR}.strategy") or get("model_engine") or get("--config-name")
     if "megatron" in str(engine) or get(f"{_ACTOR}.megatron") is not None:
         what = f"the actor runs on Megatron, whose cross-entropy is in float32, whatever {_ACTOR}.megatron.dtype is"
-        yield Finding("note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)")
+        yield Finding(
+            "note", f"{what}: log-probabilities reach the loss as float32 (read in its code, not run)"
+        )
         return
     key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
     precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16 by default")
     if str(precision).lower() not in ("fp32", "float32"):
         what = f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss"
         cure = f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens"
-        unsafe: Level = "problem" if version and ours else "warning"  # without verl here, it runs elsewhere
+        # Without verl here, it runs elsewhere.
+        unsafe: Level = "problem" if version and ours else "warning"
         yield Finding(
             "note" if version_of("flash-attn") else unsafe,
             f"{what} as bfloat16, and ratios are wrong by percents",

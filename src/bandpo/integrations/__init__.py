@@ -24,7 +24,8 @@ from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
-Rule = Mapping[str, Any] | str | Region | Method | Objective  # what every trainer takes, see `objective_for`
+# What every trainer takes, see `objective_for`.
+Rule = Mapping[str, Any] | str | Region | Method | Objective
 Anchor = Literal["old", "sampler"]
 T = TypeVar("T")
 
@@ -55,9 +56,13 @@ class Trainer:
         """Return the refused fields of an objective, with the reasons."""
         own = {"beta": f"the KL penalty is {name}'s own, {self.penalty}"}
         own["aggregation"] = f"the average is {name}'s own, {self.average}"
-        beyond = ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        beyond = (
+            ("surrogate", "ratio", "dual_clip", "max_log_ratio", "positive_weight") if self.clamps else ()
+        )
         own |= dict.fromkeys(beyond, f"{name} clamps the ratio of each token, and can do nothing else")
-        return own | ({"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {})
+        return own | (
+            {"dual_clip": f"the dual clip is {name}'s own, {self.dual_clip}"} if self.dual_clip else {}
+        )
 
     def provides(self, name: str) -> bool:
         """Check that a rule may require this of `Context`."""
@@ -88,7 +93,10 @@ TRAINERS = {
     "Liger": _Clamp("beta", "loss_type", _TYPES),
     "torchrl": Trainer("kl_to_ref_coeff", "aggregation", _TORCHRL, sampler="", clamps=True),
     "verl": Trainer(
-        "actor.use_kl_loss and kl_loss_coef", "actor.loss_agg_mode", _MODES, "actor.policy_loss.anchor=sampler"
+        "actor.use_kl_loss and kl_loss_coef",
+        "actor.loss_agg_mode",
+        _MODES,
+        "actor.policy_loss.anchor=sampler",
     ),
     "SkyRL": Trainer(
         "trainer.algorithm.use_kl_loss and kl_loss_coef",
@@ -96,10 +104,15 @@ TRAINERS = {
         _SKYRL,
         sampler="anchor='rollout' of register_bandpo_loss",
     ),
-    "tinker": Trainer("made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""),
+    "tinker": Trainer(
+        "made beside the loss, which is given no reference policy", "the sum over tokens", sampler=""
+    ),
     "prime-rl": Trainer("kl_tau", _TOKENS, _MEAN, sampler=""),
     "rLLM": Trainer(
-        "which its losses leave out", "algorithm.loss_agg_mode", _RLINF, sampler="algorithm.loss_params.anchor=sampler"
+        "which its losses leave out",
+        "algorithm.loss_agg_mode",
+        _RLINF,
+        sampler="algorithm.loss_params.anchor=sampler",
     ),
     "Trinity-RFT": _Clamp("kl_loss_fn", "loss_agg_mode", _MODES, sampler="", dual_clip="clip_ratio_c"),
     "xtuner": _Clamp("kl_loss_coef", _TOKENS, _MEAN, dual_clip="clip_ratio_c"),
@@ -122,7 +135,9 @@ def trainers_that_run(node: Rule, *, anchor: Anchor = "old") -> dict[str, str]:
     return reasons
 
 
-def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def objective_for(
+    host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None
+) -> Objective:
     """Return the objective of a node or a method's name, for one trainer.
 
     Args:
@@ -135,34 +150,41 @@ def objective_for(host: str, node: Rule | None, *, anchor: Anchor = "old", avera
     Raises ValueError, with the reason, for what the trainer cannot do.
     """
     its, whose = TRAINERS[host], ""
-    found = method_or_objective(Objective() if node is None else node)
-    if isinstance(found, Method):
-        whose = f"method {found.name!r}: "
-        if found.from_sampler and its.sampler is None:
-            how = f"policy_loss in your own loop, with {found.arguments} and losses.method({found.name!r}).objective"
-            raise ValueError(f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}")
-        if found.from_sampler and its.sampler and anchor != "sampler":
+    value = method_or_objective(Objective() if node is None else node)
+    if isinstance(value, Method):
+        whose = f"method {value.name!r}: "
+        if value.from_sampler and its.sampler is None:
+            how = f"policy_loss in your own loop, with {value.arguments} and losses.method({value.name!r}).objective"
+            raise ValueError(
+                f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}"
+            )
+        if value.from_sampler and its.sampler and anchor != "sampler":
             raise ValueError(f"{whose}its ratio is to the sampler's policy; set {its.sampler}")
-        found = found.without_average
-    elif found.aggregation == its.averages.get(average or "", ""):
-        found = dataclasses.replace(found, aggregation=None)
-    changed = found.changed()
+        value = value.without_average
+    elif value.aggregation == its.averages.get(average or "", ""):
+        value = dataclasses.replace(value, aggregation=None)
+    changed = value.changed()
     for name, reason in its.refused(host).items():
         if name in changed:
-            if name == "aggregation" and (setting := _setting_of(its, changed[name])):
+            setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
+            if setting:
                 reason += f", of which {setting} is that average"
             allowed = getattr(Objective, name)
-            raise ValueError(f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}")
-    for name, rule in found.trust_region.all_required().items():
+            raise ValueError(
+                f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
+            )
+    for name, rule in value.trust_region.all_required().items():
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
             lacks = f"needs {name}, which {host} does not give a rule"
             raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
-    return found
+    return value
 
 
-def prepare_objective(host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None) -> Objective:
+def prepare_objective(
+    host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None
+) -> Objective:
     """Return `objective_for` a trainer without its average, and say what it allows."""
     objective = log_rule(objective_for(host, node, anchor=anchor, average=average))
     say_average(host, node, average)
@@ -182,7 +204,14 @@ class Limits:
     """
 
     def __init__(
-        self, host: str, node: Rule | None, low: str, high: str, *, anchor: Anchor = "old", average: str | None = ""
+        self,
+        host: str,
+        node: Rule | None,
+        low: str,
+        high: str,
+        *,
+        anchor: Anchor = "old",
+        average: str | None = "",
     ) -> None:
         if average == "":  # a trainer without a setting of it
             average = TRAINERS[host].average
@@ -202,31 +231,36 @@ class Limits:
 def log_rule(value: Objective, more: str = "") -> Objective:
     """Say what the rule allows; warn if an epsilon looks like a bound."""
     once(RULE.warning, f"{describe(value)}{more}")  # of a lower level nothing is shown unless asked for
-    if doubt := value.trust_region.suspicion():
-        once(warnings.warn, doubt)
+    suspicion = value.trust_region.suspicion()
+    if suspicion:
+        once(warnings.warn, suspicion)
     return value
 
 
-def say_average(host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning) -> None:
+def say_average(
+    host: str, node: Any, average: str | None, say: Callable[[str], None] = RULE.warning
+) -> None:
     """Say which average a trainer takes for a method, and whether it is its paper's.
 
     `average` is the value of the trainer's own setting (`Trainer.averages`), or None. A rule or an objective has none.
     """
     named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
-        wanted, given = named.objective.aggregation, its.averages.get(average or "")
+        wanted, actual = named.objective.aggregation, its.averages.get(average or "")
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
         told = "as its paper does" if wanted else "it names a rule and no average"
-        if wanted not in (None, given):
+        if wanted not in (None, actual):
             setting = _setting_of(its, wanted)
             told = f"its paper takes {wanted!r}{setting and f', which is {setting}'}"
-        once(say, f"{named.name}: {host} averages by {by}{f' ({given})' if given else ''}; {told}")
+        once(say, f"{named.name}: {host} averages by {by}{f' ({actual})' if actual else ''}; {told}")
 
 
 def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
-    found = (value for value, of in its.averages.items() if of == average and value != its.average)
-    return next((f"{its.average}={value!r}" for value in found), "")
+    for value, of in its.averages.items():
+        if of == average and value != its.average:
+            return f"{its.average}={value!r}"
+    return ""
 
 
 _SAID: set[Any] = set()
@@ -234,7 +268,10 @@ _SAID: set[Any] = set()
 
 def verl_in_float32(version: str) -> str:
     """Return what makes verl's log-probabilities float32 in a release of it."""
-    key, flash = "actor_rollout_ref.actor.fsdp_config", "flash-attn's cross-entropy, which computes them in float32"
+    key, flash = (
+        "actor_rollout_ref.actor.fsdp_config",
+        "flash-attn's cross-entropy, which computes them in float32",
+    )
     if not version.startswith("0.7."):
         return f"+{key}.mixed_precision.param_dtype=fp32, or {flash}"
     why = "for its newer workers nothing but the latter, whatever mixed_precision says"

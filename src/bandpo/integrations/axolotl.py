@@ -16,11 +16,21 @@ from pydantic import Field, create_model
 from . import Anchor, objective_for
 
 TRAINER = f"{__name__}.BandPOTrainer"
-_FIELDS = {"trust_region": Any, "anchor": Anchor, "all_metrics": bool, "stop_if_not_finite": bool, "tokens_path": str}
+_FIELDS = {
+    "trust_region": Any,
+    "anchor": Anchor,
+    "all_metrics": bool,
+    "stop_if_not_finite": bool,
+    "tokens_path": str,
+}
 _FIELDS |= {"tokens_share": Annotated[float, Field(ge=0, le=1)]}
 Options = create_model("Options", **{name: (kind | None, None) for name, kind in _FIELDS.items()})  # pyright: ignore
-_WRONG: dict[str, str] = dict.fromkeys(("epsilon", "epsilon_high"), "trust_region replaces it, with {type: clip} too")
-_WRONG |= dict.fromkeys(("async_prefetch", "use_data_producer", "use_liger_loss"), "no rule acts in the loss of that")
+_WRONG: dict[str, str] = dict.fromkeys(
+    ("epsilon", "epsilon_high"), "trust_region replaces it, with {type: clip} too"
+)
+_WRONG |= dict.fromkeys(
+    ("async_prefetch", "use_data_producer", "use_liger_loss"), "no rule acts in the loss of that"
+)
 
 
 class Plugin(BasePlugin):
@@ -34,25 +44,39 @@ class Plugin(BasePlugin):
         if f"{__name__}.Plugin" not in (get("plugins") or ()):
             return  # it is left from another YAML of this process
         rl, trl, trainer = get("rl"), get("trl") or {}, get("trainer_cls") or TRAINER
-        wrong = [f"remove trl.{name}, got {trl[name]!r}: {why}" for name, why in _WRONG.items() if trl.get(name)]
+        wrong = [
+            f"remove trl.{name}, got {trl[name]!r}: {why}"
+            for name, why in _WRONG.items()
+            if trl.get(name)
+        ]
         if trainer != TRAINER:
             wrong.append(f"remove trainer_cls, got {trainer!r}: the trainer is {TRAINER}")
         if (get("context_parallel_size") or 1) > 1:
-            wrong.append("context_parallel_size must be 1: else axolotl's trainer asks TRL for names that it has not")
+            wrong.append(
+                "context_parallel_size must be 1: else axolotl's trainer asks TRL for names that it has not"
+            )
         if rl not in ("grpo", "gdpo"):
             wrong.append(f"rl must be 'grpo' or 'gdpo', got {rl!r}: other losses have no ratio to clip")
         if wrong:
             raise ValueError(f"axolotl: {'; '.join(wrong)}")
-        objective_for("axolotl", get("trust_region"), anchor=get("anchor") or "old", average=trl.get("loss_type"))
-        cfg["trainer_cls"] = TRAINER  # one of `get_trainer_cls` would be made without the model and the rewards
+        objective_for(
+            "axolotl", get("trust_region"), anchor=get("anchor") or "old", average=trl.get("loss_type")
+        )
+        cfg["trainer_cls"] = (
+            TRAINER  # one of `get_trainer_cls` would be made without the model and the rewards
+        )
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         if cfg.trainer_cls == TRAINER and not isinstance(trainer, __getattr__("BandPOTrainer")):
-            raise ValueError(f"axolotl: remove the plug-in of {type(trainer).__name__}, which takes no trust_region")
+            raise ValueError(
+                f"axolotl: remove the plug-in of {type(trainer).__name__}, which takes no trust_region"
+            )
 
 
 @cache
-def __getattr__(name: str) -> type:  # late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL
+def __getattr__(
+    name: str,
+) -> type:  # late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL
     if f"{__name__}.{name}" != TRAINER:
         raise AttributeError(f"{__name__} has no {name!r}")
     from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer  # pyright: ignore[reportMissingImports]

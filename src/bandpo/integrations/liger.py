@@ -31,8 +31,11 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
     """
 
     def __init__(self, trust_region: Rule | None = None, **named: Any) -> None:
-        if taken := {"epsilon_low", "epsilon_high", "chunk_size"} & set(named):
-            raise ValueError(f"trust_region replaces {sorted(taken)}; remove them. A plain clip is bandpo.Clip")
+        taken = {"epsilon_low", "epsilon_high", "chunk_size"} & set(named)
+        if taken:
+            raise ValueError(
+                f"trust_region replaces {sorted(taken)}; remove them. A plain clip is bandpo.Clip"
+            )
         super().__init__(**named)
         if self.loss_type not in LOSS_TYPES or self.importance_sampling_level != "token":
             raise ValueError(
@@ -42,12 +45,12 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
         self.trust_region = prepare_objective("Liger", trust_region, average=self.loss_type).trust_region
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        given = inspect.signature(super().forward).bind(*arguments, **named).arguments
-        old, mask = given.get("old_per_token_logps"), given["attention_mask"].bool()
+        bound = inspect.signature(super().forward).bind(*arguments, **named).arguments
+        old, mask = bound.get("old_per_token_logps"), bound["attention_mask"].bool()
         before = self.epsilon_low, self.epsilon_high
         self.chunk_size = len(mask)
         if old is not None:
-            bounds = bounds_of(self.trust_region, old, given["advantages"][:, None], mask)
+            bounds = bounds_of(self.trust_region, old, bound["advantages"][:, None], mask)
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
         try:
             return super().forward(*arguments, **named)

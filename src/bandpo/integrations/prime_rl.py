@@ -46,9 +46,13 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
     if kl_tau:
         objective = dataclasses.replace(objective, beta=2 * kl_tau, kl_penalty="k2")
     reference = anchor if kl_tau else None
-    per_token, metrics = policy_loss(logps, anchor, advantages, mask, objective, ref_logps=reference, metrics="all")
+    per_token, metrics = policy_loss(
+        logps, anchor, advantages, mask, objective, ref_logps=reference, metrics="all"
+    )
     weights = 1.0 if inputs.loss_weights is None else inputs.loss_weights
     x = metrics.totals
     x = x | {"clip": x["low"] + x["high"], "cut": x["cut_low"] + x["cut_high"]}
     names = {"tokens": "tokens", "clip/count": "clip", "clip/low_count": "low", "cut/count": "cut"}
-    return LossOutputs((per_token * weights).sum(), {f"bandpo/{ours}": x[of].float() for ours, of in names.items()})
+    return LossOutputs(
+        (per_token * weights).sum(), {f"bandpo/{ours}": x[of].float() for ours, of in names.items()}
+    )

@@ -19,11 +19,15 @@ from . import Limits, Rule
 
 def register_bandpo_loss(trust_region: Rule | None = None, *, name: str = "bandpo") -> None:
     """Register RLinf's loss with a trust region per token. ValueError for what RLinf cannot do."""
-    register_policy_loss(name)(partial(_loss, Limits("RLinf", trust_region, "clip_ratio_low", "clip_ratio_high")))
+    register_policy_loss(name)(
+        partial(_loss, Limits("RLinf", trust_region, "clip_ratio_low", "clip_ratio_high"))
+    )
 
 
 def _loss(limits: Limits, **named: Any) -> Any:
     if named["task_type"] == "embodied":
-        raise ValueError("RLinf: runner.task_type must be one of tokens, got 'embodied'; actions take loss_type=actor")
+        raise ValueError(
+            "RLinf: runner.task_type must be one of tokens, got 'embodied'; actions take loss_type=actor"
+        )
     old, advantages, mask = named["old_logprobs"], named["advantages"], named["loss_mask"]
     return get_policy_loss("actor")(**limits(named, old, advantages, mask))

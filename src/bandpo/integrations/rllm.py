@@ -26,7 +26,14 @@ from ..losses.policy import policy_loss
 from . import prepare_objective
 
 # Of `Metrics.compute`. rLLM logs the mean over calls: a share of all tokens is the ratio of two of these.
-COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
+COUNTS = (
+    "tokens",
+    "sequences",
+    "clip/count",
+    "clip/tail_high_count",
+    "clip/good_tail_tokens",
+    "cut/good_tail_count",
+)
 
 
 @rllm.register_loss("bandpo_rllm")
@@ -39,8 +46,12 @@ def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
     objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
     old = ctx.logp_old if anchor == "old" else ctx.logp_rollout
     if old is None:
-        raise ValueError("rLLM: loss_params.anchor = 'sampler' needs logp_rollout; let verl keep rollout_log_probs")
-    new, old, advantages, mask = map(torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask))
+        raise ValueError(
+            "rLLM: loss_params.anchor = 'sampler' needs logp_rollout; let verl keep rollout_log_probs"
+        )
+    new, old, advantages, mask = map(
+        torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask)
+    )
     values, metrics = policy_loss(new, old, advantages, mask, objective, metrics="all")
     counted = metrics.compute()
     loss = ctx.aggregate(values.view_as(ctx.logp_curr), ctx.action_mask)

@@ -40,9 +40,20 @@ class TokenWriter:
     """
 
     def __init__(
-        self, folder: str | Path, share: float, process: int, *, limit: float = math.inf, replaces: bool = False
+        self,
+        folder: str | Path,
+        share: float,
+        process: int,
+        *,
+        limit: float = math.inf,
+        replaces: bool = False,
     ) -> None:
-        self.path, self.first, self.limit, self.step = Path(folder) / f"tokens-{process}.jsonl", share, limit, -1
+        self.path, self.first, self.limit, self.step = (
+            Path(folder) / f"tokens-{process}.jsonl",
+            share,
+            limit,
+            -1,
+        )
         self.share, self.replaces = share, replaces
 
     def write(
@@ -56,17 +67,23 @@ class TokenWriter:
         if self.step < 0 or step < self.step:
             self._cut(step)
         self.step, lines = step, []
-        columns = (x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages))  # faster than tensors
-        for old, new, advantage, kept in zip(*columns, mask.bool().cpu().numpy(), strict=True):
-            old, new = old[kept], new[kept]
+        # Faster than tensors.
+        columns = (x.detach().float().cpu().numpy() for x in (old_logps, logps, advantages))
+        for old, new, advantage, inside in zip(*columns, mask.bool().cpu().numpy(), strict=True):
+            old, new = old[inside], new[inside]
             name = hashlib.blake2b(old.tobytes() + batch.to_bytes(8, "little"), digest_size=8).digest()
             if not len(old) or not self._takes(name):
                 continue
             both = *old.tolist(), *new.tolist()
             # Numbers that are not finite are of a run that is lost: no reader could use them.
             if all(map(math.isfinite, both)):
-                value = advantage[kept] if advantage.ndim else advantage
-                row = {"step": step, "response_id": name.hex(), "share": self.share, "advantage": value.tolist()}
+                value = advantage[inside] if advantage.ndim else advantage
+                row = {
+                    "step": step,
+                    "response_id": name.hex(),
+                    "share": self.share,
+                    "advantage": value.tolist(),
+                }
                 # Nine digits, as many as float32 has. One format is faster than json's many.
                 digits = ",".join(["%.9g"] * len(old))
                 numbers = f',"old_logps":[{digits}],"logps":[{digits}]}}\n' % both
@@ -84,24 +101,26 @@ class TokenWriter:
         """Halve the share of the responses, in the file too."""
         before, after = (f'"share":{share}'.encode() for share in (self.share, self.share / 2))
         self.share /= 2
-        kept: list[bytes] = []
+        lines: list[bytes] = []
         for line in lines_of(self.path):
             name = line.partition(b'"response_id":"')[2][:16]
             if self._takes(bytes.fromhex(name.decode())):
-                kept.append(line.replace(before, after, 1))
+                lines.append(line.replace(before, after, 1))
         smaller = self.path.with_suffix(".new")  # a kill leaves one of the two whole
-        smaller.write_bytes(b"".join(kept))
+        smaller.write_bytes(b"".join(lines))
         smaller.replace(self.path)
 
     def _cut(self, step: int) -> None:
         """Leave only the rows before a step in the file. All rows have the share that was in force last."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept, self.share = 0, self.first
+        size, self.share = 0, self.first
         for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
             if step == 0:
                 if self.replaces:
                     break
-                raise UserError(f"{self.path} holds the tokens of another run already; give tokens_path another folder")
+                raise UserError(
+                    f"{self.path} holds the tokens of another run already; give tokens_path another folder"
+                )
             if not line.endswith(b"\n"):
                 break
             where = f"{self.path}, line {number}"
@@ -113,6 +132,6 @@ class TokenWriter:
                 raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")
             if of >= step:
                 break
-            kept += len(line)
+            size += len(line)
         if self.path.exists():
-            os.truncate(self.path, kept)
+            os.truncate(self.path, size)

@@ -17,13 +17,24 @@ from functools import partial
 from typing import Literal
 
 import torch
-from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry, apply_off_policy_correction, reduce_loss
+from skyrl.backends.skyrl_train.utils.ppo_utils import (
+    PolicyLossRegistry,
+    apply_off_policy_correction,
+    reduce_loss,
+)
 
 from ..losses.policy import policy_loss
 from . import Rule, prepare_objective
 
 # Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
-COUNTS = ("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count")
+COUNTS = (
+    "tokens",
+    "sequences",
+    "clip/count",
+    "clip/tail_high_count",
+    "clip/good_tail_tokens",
+    "cut/good_tail_count",
+)
 
 
 def register_bandpo_loss(
@@ -37,15 +48,21 @@ def register_bandpo_loss(
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    objective = prepare_objective("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
+    objective = prepare_objective(
+        "SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old"
+    )
     objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
     per_token = partial(policy_loss, objective=objective, metrics="all")
     PolicyLossRegistry.register(name, partial(_loss, per_token, anchor))
 
 
 # What follows the first two is what SkyRL calls it with; all tensors are (B, T).
-def _loss(per_token, anchor, log_probs, old_log_probs, advantages, config, loss_mask=None, rollout_logprobs=None):
-    if anchor == "rollout" and (rollout_logprobs is None or config.off_policy_correction.tis_ratio_type is not None):
+def _loss(
+    per_token, anchor, log_probs, old_log_probs, advantages, config, loss_mask=None, rollout_logprobs=None
+):
+    if anchor == "rollout" and (
+        rollout_logprobs is None or config.off_policy_correction.tis_ratio_type is not None
+    ):
         raise ValueError(
             "anchor = 'rollout' needs the sampler's log-probabilities (generator.sampling_params.logprobs=1), and "
             "off_policy_correction.tis_ratio_type must be null: the ratio holds that correction already"
@@ -58,4 +75,6 @@ def _loss(per_token, anchor, log_probs, old_log_probs, advantages, config, loss_
     )
     counted = metrics.compute()
     logged = {f"bandpo/{name}": counted[name] for name in COUNTS}
-    return reduce_loss(values, mask), {"clip_ratio": max(0.0, counted["cut/fraction"])} | logged | corrected
+    return reduce_loss(values, mask), {
+        "clip_ratio": max(0.0, counted["cut/fraction"])
+    } | logged | corrected

@@ -20,7 +20,9 @@ from . import Limits
 def loss(args: Any, batch: Any, logits: torch.Tensor, reduce: Any) -> Any:
     """Compute slime's loss with a trust region per token. ValueError for what slime cannot do."""
     if args.advantage_estimator in ("gspo", "cispo"):
-        raise ValueError(f"slime: --advantage-estimator {args.advantage_estimator} has no clip per token; take grpo")
+        raise ValueError(
+            f"slime: --advantage-estimator {args.advantage_estimator} has no clip per token; take grpo"
+        )
     average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
     anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
     node = getattr(args, "trust_region", None)

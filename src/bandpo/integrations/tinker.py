@@ -43,8 +43,12 @@ def bandpo_loss(
 
     def loss(data: Sequence[Any], logprobs_list: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         pairs = zip(data, logprobs_list, strict=True)
-        sums, metrics = zip(*(one(datum.loss_fn_inputs, logprobs) for datum, logprobs in pairs), strict=True)
+        sums, metrics = zip(
+            *(one(datum.loss_fn_inputs, logprobs) for datum, logprobs in pairs), strict=True
+        )
         values = reduce(Metrics.merge, metrics).compute()
-        return torch.stack(sums).sum(), {f"bandpo/{name}": value for name, value in values.items() if value == value}
+        return torch.stack(sums).sum(), {
+            f"bandpo/{name}": value for name, value in values.items() if value == value
+        }
 
     return loss

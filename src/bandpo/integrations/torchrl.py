@@ -28,17 +28,24 @@ class BandPOLoss(GRPOLoss):
     Raises ValueError for an objective that torchrl cannot do, and for `clip_epsilon`, which `trust_region` replaces.
     """
 
-    def __init__(self, actor_network: Any = None, *, trust_region: Rule | None = None, **named: Any) -> None:
+    def __init__(
+        self, actor_network: Any = None, *, trust_region: Rule | None = None, **named: Any
+    ) -> None:
         if "clip_epsilon" in named:
             raise ValueError("trust_region replaces clip_epsilon; remove it. A plain clip is bandpo.Clip")
         super().__init__(actor_network, **named)
-        self.trust_region = prepare_objective("torchrl", trust_region, average=self.aggregation).trust_region
+        self.trust_region = prepare_objective(
+            "torchrl", trust_region, average=self.aggregation
+        ).trust_region
         self._bounds: tuple[Tensor, Tensor] | None = None
 
     def _log_weight(self, tensordict: Any, adv_shape: Any) -> Any:
         *_, mask = out = super()._log_weight(tensordict, adv_shape)
         old = tensordict.get(
-            self.tensor_keys.sample_log_prob, as_padded_tensor=True, padding_side="left", padding_value=0.0
+            self.tensor_keys.sample_log_prob,
+            as_padded_tensor=True,
+            padding_side="left",
+            padding_value=0.0,
         )
         advantages = tensordict.get(self.tensor_keys.advantage, as_padded_tensor=True)[..., 0]
         bounds = bounds_of(self.trust_region, old, advantages, mask)

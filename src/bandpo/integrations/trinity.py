@@ -16,14 +16,21 @@ class BandPOLoss(PPOPolicyLossFn):
     """Compute Trinity's PPO loss with a trust region per token. ValueError for what Trinity cannot do."""
 
     def __init__(self, backend="verl", trust_region=None, loss_agg_mode="token-mean", **named):
-        if taken := [name for name in named if name.startswith(("clip_range", "fallback"))]:
-            raise ValueError(f"Trinity-RFT: remove {taken} from policy_loss_fn_args; trust_region replaces the clip")
-        self.limits = Limits("Trinity-RFT", trust_region, "clip_range_low", "clip_range_high", average=loss_agg_mode)
+        taken = [name for name in named if name.startswith(("clip_range", "fallback"))]
+        if taken:
+            raise ValueError(
+                f"Trinity-RFT: remove {taken} from policy_loss_fn_args; trust_region replaces the clip"
+            )
+        self.limits = Limits(
+            "Trinity-RFT", trust_region, "clip_range_low", "clip_range_high", average=loss_agg_mode
+        )
         super().__init__(backend, clip_range=0.0, loss_agg_mode=loss_agg_mode, **named)
 
     def __call__(self, logprob, old_logprob, action_mask, advantages, **kwargs):
         loss = super(BandPOLoss, self.limits(self, old_logprob, advantages, action_mask))
-        return loss.__call__(logprob, old_logprob=old_logprob, action_mask=action_mask, advantages=advantages)
+        return loss.__call__(
+            logprob, old_logprob=old_logprob, action_mask=action_mask, advantages=advantages
+        )
 
     @classmethod
     def default_args(cls):

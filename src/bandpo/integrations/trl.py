@@ -38,14 +38,31 @@ from .run_state import TokenWriter, check_tokens
 from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
 from .trl_context import ControlCallback as ControlCallback
 from .trl_log import RunLog
-from .trl_settings import SETTLED, BoundAsEpsilon, UnusedEpsilon, check_losses, is_trls_own, node_of, settle, warn_of
+from .trl_settings import (
+    SETTLED,
+    BoundAsEpsilon,
+    UnusedEpsilon,
+    check_losses,
+    is_trls_own,
+    node_of,
+    settle,
+    warn_of,
+)
 
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
 # What users write for the rule, with what they mean.
-_MEANT: dict[str, str] = dict.fromkeys(("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)")
+_MEANT: dict[str, str] = dict.fromkeys(
+    ("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)"
+)
 _MEANT.update(dict.fromkeys(("delta", "radius", "divergence"), "trust_region=Band('kl', 0.05)"))
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
-MAIN_METRICS = ("tokens", "clip/high_fraction", "clip/low_fraction", "clip/tail_high_share", "cut/good_tail")
+MAIN_METRICS = (
+    "tokens",
+    "clip/high_fraction",
+    "clip/low_fraction",
+    "clip/tail_high_share",
+    "cut/good_tail",
+)
 MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
 TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
 CITATION = f"""\
@@ -65,7 +82,9 @@ CITATION = f"""\
 _T = TypeVar("_T")
 
 
-def _check_names(owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]) -> None:
+def _check_names(
+    owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]
+) -> None:
     """Raise TypeError for an unknown argument of the owner. The message says what is meant."""
     takes_all = any(each.kind == each.VAR_KEYWORD for each in arguments.values())
     for name in () if takes_all else sorted({*names} - arguments.keys()):
@@ -111,27 +130,41 @@ class BandPOConfig(GRPOConfig):
     """
 
     trust_region: dict | str | Region | Objective | None = field(
-        default=None, metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."}
+        default=None,
+        metadata={"help": "The rule: a method's name, a short word, or the JSON text of a node."},
     )
-    all_metrics: bool = field(default=False, metadata={"help": "Log everything instead of the main numbers."})
-    anchor: str = field(default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."})
-    tokens_path: str | None = field(default=None, metadata={"help": "Write tokens to this folder while training."})
+    all_metrics: bool = field(
+        default=False, metadata={"help": "Log everything instead of the main numbers."}
+    )
+    anchor: str = field(
+        default="old", metadata={"help": "Take ratio and bounds against this policy: old or sampler."}
+    )
+    tokens_path: str | None = field(
+        default=None, metadata={"help": "Write tokens to this folder while training."}
+    )
     tokens_share: float | None = field(
-        default=None, metadata={"help": "Write the tokens of so many of the responses. By default 20 MB; 0: none."}
+        default=None,
+        metadata={"help": "Write the tokens of so many of the responses. By default 20 MB; 0: none."},
     )
-    stop_if_not_finite: bool = field(default=True, metadata={"help": "End at weights or rewards that are not finite."})
+    stop_if_not_finite: bool = field(
+        default=True, metadata={"help": "End at weights or rewards that are not finite."}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.anchor not in ("old", "sampler"):
             raise ValueError(f"anchor must be 'old' or 'sampler', got {self.anchor!r}")
-        is_share = self.tokens_share is not None and (self.tokens_share != 0 or self.tokens_path)  # 0 writes nowhere
+        # 0 writes nowhere.
+        is_share = self.tokens_share is not None and (self.tokens_share != 0 or self.tokens_path)
         check_tokens(self.tokens_path, self.tokens_share if is_share else 1.0)
         if self.trust_region is not None:
             settle(self, cast(Any, self.trust_region))
             if isinstance(self.trust_region, str):  # its repr
-                raise ValueError(f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)")
-        elif self.epsilon == 0.2 and self.epsilon_high is None:  # the rule of BandPOTrainer, or else its default
+                raise ValueError(
+                    f"{self.trust_region} has no config node: pass it to BandPOTrainer(trust_region=...)"
+                )
+        # The rule of BandPOTrainer, or else its default.
+        elif self.epsilon == 0.2 and self.epsilon_high is None:
             cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
     def __getattr__(self, name: str) -> Any:
@@ -191,51 +224,61 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         check_losses(type(self), GRPOTrainer)
-        arguments = inspect.signature(super().__init__).parameters  # of GRPOTrainer, or of a class in between
+        arguments = inspect.signature(
+            super().__init__
+        ).parameters  # of GRPOTrainer, or of a class in between
         _check_names(type(self), "argument", arguments, named)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
             args = BandPOConfig(f"{name.split('/')[-1]}-BandPO")
-        kept = cast(Any, copy.copy(args))
+        settings = cast(Any, copy.copy(args))
         for each in dataclasses.fields(BandPOConfig):
-            vars(kept).setdefault(each.name, each.default)
-        if kept.__class__ is GRPOConfig:
-            kept.__class__ = BandPOConfig
-        node = kept.trust_region
-        self.objective = settle(kept, node if trust_region is None else trust_region)
+            vars(settings).setdefault(each.name, each.default)
+        if settings.__class__ is GRPOConfig:
+            settings.__class__ = BandPOConfig
+        node = settings.trust_region
+        self.objective = settle(settings, node if trust_region is None else trust_region)
         if not (node is None or trust_region is None or node == node_of(self.objective)):
-            raise ValueError(f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one")
+            raise ValueError(
+                f"trust_region is given twice, as {as_python(trust_region)} and in args, {node}; keep one"
+            )
         self.trust_region = self.objective.trust_region
-        self._settled = {name: getattr(kept, name, None) for name in SETTLED}
-        self._settled |= {"epsilon_low": kept.epsilon, "epsilon_high": kept.epsilon}
+        self._settled = {name: getattr(settings, name, None) for name in SETTLED}
+        self._settled |= {"epsilon_low": settings.epsilon, "epsilon_high": settings.epsilon}
         self._settled |= {"objective": self.objective, "trust_region": self.trust_region}
-        self._replaces = bool(self.objective.changed()) and not is_trls_own(kept, self.objective)
-        steps = warn_of(kept, self.trust_region)
+        self._replaces = bool(self.objective.changed()) and not is_trls_own(settings, self.objective)
+        steps = warn_of(settings, self.trust_region)
         log_rule(self.objective, f"; {steps:g} step{'' if steps == 1 else 's'} a batch")
-        kept.logging_nan_inf_filter = False  # it shows the mean of other losses, 0 at first, for one that is not finite
-        rule = str(kept.trust_region)
+        # It shows the mean of other losses, 0 at first, for one that is not finite.
+        settings.logging_nan_inf_filter = False
+        rule = str(settings.trust_region)
         if "band" not in rule.lower():  # the method, of the paper that the model card cites, is GRPO then
-            vars(self).update({name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")})
+            vars(self).update(
+                {name: getattr(GRPOTrainer, name) for name in ("_tag_names", "_name", "_paper")}
+            )
         self._name = f"{self._name} (trust region {rule})"
         self._measured = Metrics({}, {})
         self._loss_inputs: dict[str, Any] | None = None
         self.row_of_rule: dict[str, float] = {}  # what a `ControlCallback` logs
-        self._token_writer, share = None, kept.tokens_share
+        self.last_metrics: dict[str, float] = {}  # of the last row, for a `ControlCallback`
+        self._token_writer, share = None, settings.tokens_share
         if share != 0:
             self._token_writer = TokenWriter(
-                kept.tokens_path or Path(kept.output_dir, "tokens"),
+                settings.tokens_path or Path(settings.output_dir, "tokens"),
                 1.0 if share is None else share,
-                kept.process_index,
-                limit=TOKENS_BYTES / kept.world_size if share is None else math.inf,
-                replaces=kept.tokens_path is None,
+                settings.process_index,
+                limit=TOKENS_BYTES / settings.world_size if share is None else math.inf,
+                replaces=settings.tokens_path is None,
             )
         self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
-        given = inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, kept, *others).arguments
-        super().__init__(**given, **named)  # by name: a class in between may have arguments of its own
-        self.finite_guard = FiniteGuard(self.accelerator, kept.stop_if_not_finite)
+        bound = (
+            inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, settings, *others).arguments
+        )
+        super().__init__(**bound, **named)  # by name: a class in between may have arguments of its own
+        self.finite_guard = FiniteGuard(self.accelerator, settings.stop_if_not_finite)
         self.add_callback(self.finite_guard)
-        self.run_log = RunLog(self.trust_region, kept.tokens_path is None)
+        self.run_log = RunLog(self.trust_region, settings.tokens_path is None)
         self.add_callback(self.run_log)
 
     def replace_rule(self, region: Region) -> None:
@@ -249,25 +292,32 @@ class BandPOTrainer(ContextTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         for name, settled in self._settled.items():
-            if (now := getattr(self, name, getattr(self.args, name, None))) != settled:
+            now = getattr(self, name, getattr(self.args, name, None))
+            if now != settled:
                 was = f"{name} is {now!r}, and was {settled!r} when the rule was checked"
                 raise ValueError(f"{was}: set it in the args of a new trainer")
-        kept = self.epsilon_low, self.epsilon_high, self.args.delta
+        before = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         self._masks.clear()
         if self._replaces:
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             self.args.delta = -math.inf
-            inputs = inputs | {"advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)}
+            inputs = inputs | {
+                "advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)
+            }
             if self.beta == 0 or not getattr(self.args, "use_bias_correction_kl", False):
-                inputs["old_per_token_logps"] = None  # r is not used; set it to 1, else its gradient can be NaN
+                inputs["old_per_token_logps"] = (
+                    None  # r is not used; set it to 1, else its gradient can be NaN
+                )
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-            self.epsilon_low, self.epsilon_high, self.args.delta = kept
+            self.epsilon_low, self.epsilon_high, self.args.delta = before
         # vLLM's weights of tokens and responses are 0 where its modes *_mask drop them.
-        self._masks += [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
+        self._masks += (
+            [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
+        )
         if self._masks and cast(torch.nn.Module, self.model).training:
             kept_in = functools.reduce(operator.and_, (each.bool() for each in self._masks))
             masked = Metrics({"masked": (self._response_mask(inputs) & ~kept_in).sum()}, {})
@@ -305,7 +355,9 @@ class BandPOTrainer(ContextTrainer):
         trains = cast(torch.nn.Module, self.model).training
         if self._token_writer and trains:
             batch = int(inputs.get(GENERATED_AT, 0))  # a subclass may have made the batch by itself
-            self._token_writer.write(self.state.global_step, old_logps, logps, advantages, mask, batch=batch)
+            self._token_writer.write(
+                self.state.global_step, old_logps, logps, advantages, mask, batch=batch
+            )
         seen = _Seen(self.trust_region)
         objective = self.objective if self.objective.changed() else Objective(seen)
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
@@ -325,7 +377,10 @@ class BandPOTrainer(ContextTrainer):
             )
         if self._replaces:
             # If low > high, clamp returns high; so TRL's clamp returns our loss and its gradient.
-            self.epsilon_low, self.epsilon_high = BoundAsEpsilon(torch.full_like(loss, math.inf)), BoundAsEpsilon(loss)
+            self.epsilon_low, self.epsilon_high = (
+                BoundAsEpsilon(torch.full_like(loss, math.inf)),
+                BoundAsEpsilon(loss),
+            )
         else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
             bounds: Any = seen.made[-1] if seen.made else self.trust_region
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
@@ -343,8 +398,11 @@ class BandPOTrainer(ContextTrainer):
         """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
             values, masked = self._measured.compute(), self._measured.totals.get("masked")
+            self.last_metrics = values
             self._measured = Metrics({}, {})
-            values |= {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
+            values |= (
+                {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
+            )
             dual = [] if self.objective.dual_clip is None else ["dual_clip/fraction"]
             names = values if self.args.all_metrics else [*MAIN_METRICS, "masked/fraction", *dual]
             # Undefined values (a share of nothing) are left out: trackers warn about NaN.

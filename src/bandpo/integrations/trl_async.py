@@ -23,10 +23,10 @@ from .trl_settings import UnusedEpsilon, check_losses
 class AsyncBandPOTrainer(AsyncGRPOTrainer):
     """Train by asynchronous GRPO with a trust region, as `objective_for` takes it."""
 
-    def __init__(self, *given: Any, trust_region: Rule | None = None, **named: Any) -> None:
+    def __init__(self, *arguments: Any, trust_region: Rule | None = None, **named: Any) -> None:
         check_losses(type(self), AsyncGRPOTrainer)
         self._limits = Limits("AsyncGRPO", trust_region, "epsilon_low", "epsilon_high")
-        named = inspect.signature(AsyncGRPOTrainer).bind_partial(*given, **named).arguments
+        named = inspect.signature(AsyncGRPOTrainer).bind_partial(*arguments, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
             both = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
@@ -37,14 +37,18 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], *others: Any, **named: Any) -> Any:
         """Compute TRL's loss of a packed row with the bounds of its tokens."""
         of_policy = inputs["token_index"] >= 0
-        responses, old, advantages = (inputs[name][of_policy] for name in ("segment_id", "old_log_probs", "advantages"))
+        responses, old, advantages = (
+            inputs[name][of_policy] for name in ("segment_id", "old_log_probs", "advantages")
+        )
         mask, old, advantages = unpack(responses, torch.ones_like(responses), old, advantages)
         bounds = self._limits({}, old, advantages, mask)
-        kept = self.epsilon_low, self.epsilon_high
-        if any(isinstance(each, int | float) for each in kept):
-            raise ValueError(f"trust_region replaces epsilon_low, epsilon_high = {kept}, set since: leave them alone")
+        before = self.epsilon_low, self.epsilon_high
+        if any(isinstance(each, int | float) for each in before):
+            raise ValueError(
+                f"trust_region replaces epsilon_low, epsilon_high = {before}, set since: leave them alone"
+            )
         vars(self).update({name: x[mask] if isinstance(x, Tensor) else x for name, x in bounds.items()})
         try:
             return super().compute_loss(model, inputs, *others, **named)
         finally:
-            self.epsilon_low, self.epsilon_high = kept
+            self.epsilon_low, self.epsilon_high = before

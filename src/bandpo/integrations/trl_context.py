@@ -45,7 +45,9 @@ class FiniteGuard(TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
         self._scale = self._scale_now()
-        change = _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
+        change = (
+            _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
+        )
         self._look(args, state, _shards(model, every=True), change)
 
     def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
@@ -74,8 +76,14 @@ class FiniteGuard(TrainerCallback):
         when = f"step {step}" if step else "before the first step"
         if self.stops:
             last = self.last_whole(args, state)
-            where = "the folder has no whole checkpoint" if last is None else f"the last whole checkpoint is {last}"
-            raise NotFiniteError(f"{when}: {what}; {where}. {change}; stop_if_not_finite=False goes on all the same")
+            where = (
+                "the folder has no whole checkpoint"
+                if last is None
+                else f"the last whole checkpoint is {last}"
+            )
+            raise NotFiniteError(
+                f"{when}: {what}; {where}. {change}; stop_if_not_finite=False goes on all the same"
+            )
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(f"{when}: {what}; stop_if_not_finite is False", stacklevel=2)
@@ -92,19 +100,19 @@ def _shards(model: Any, every: bool = False) -> Iterator[tuple[str, Tensor]]:
 def _last_whole(args: Any, state: Any) -> Path | None:
     """Return TRL's newest whole checkpoint. TRL writes the trainer's state last."""
     paths = [path.parent for path in Path(args.output_dir).glob("checkpoint-*/trainer_state.json")]
-    found = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
-    return found.get(max((step for step in found if step <= state.global_step), default=-1))
+    by_step = {int(path.name[11:]): path for path in paths if path.name[11:].isdigit()}
+    return by_step.get(max((step for step in by_step if step <= state.global_step), default=-1))
 
 
 class ControlCallback(TrainerCallback):
-    """Steer a number of a trainer's rule by a number of its log, after each optimizer step.
+    """Steer a number of a trainer's rule by a number of its log, after each step.
 
         trainer = BandPOTrainer(..., trust_region=Clip(0.2, 0.28))
         trainer.add_callback(ControlCallback(trainer, Controller("eps_high", "entropy", 0.3, low=0.1, high=1.0)))
 
-    The measure is any number of TRL's rows, such as "entropy", or of ours, such as "clip/high_fraction". The number in
-    force and the smoothed measure are logged as `bandpo/controlled/`. The state is in every checkpoint, and a run goes
-    on exactly.
+    The measure is any number of TRL's rows, such as "entropy", or of `Metrics.compute`, such as "clip/fraction". The
+    number in force and the smoothed measure are logged as `bandpo/controlled/`. The state is in every checkpoint, and a
+    run goes on exactly.
 
     Raises ValueError, when training begins, unless `logging_steps` is 1, and for a checkpoint without the state or
     with that of another controller.
@@ -120,7 +128,9 @@ class ControlCallback(TrainerCallback):
             raise ValueError(f"logging_steps must be 1 for a Controller, got {args.logging_steps!r}")
         saved = cast(Any, state.stateful_callbacks).get(_NAME)
         if state.global_step != (0 if saved is None else saved["step"]):
-            raise ValueError(f"the checkpoint of step {state.global_step} has no Controller's state: begin a new run")
+            raise ValueError(
+                f"the checkpoint of step {state.global_step} has no Controller's state: begin a new run"
+            )
         if saved is not None and saved["controller"] != repr(self.controller):
             raise ValueError(f"the checkpoint has the state of another Controller, {saved['controller']}")
         first, rule = self._first
@@ -132,9 +142,14 @@ class ControlCallback(TrainerCallback):
         row = logs or {}
         if "loss" not in row:  # an evaluation's, or that of the end
             return
-        numbers = row | {name.removeprefix(_OURS): x for name, x in row.items() if name.startswith(_OURS)}
+        ours = self.trainer.last_metrics  # with NaN for a share of nothing, which a row leaves out
+        numbers = ours | {f"{_OURS}{name}": x for name, x in ours.items()} | row
         self._use(self.controller.step(self.trainer.trust_region, numbers))
-        saved = {"controller": repr(self.controller), "state": self.controller.state_dict(), "step": state.global_step}
+        saved = {
+            "controller": repr(self.controller),
+            "state": self.controller.state_dict(),
+            "step": state.global_step,
+        }
         cast(Any, state.stateful_callbacks)[_NAME] = saved
 
     def _use(self, rule: Region) -> None:
@@ -186,6 +201,7 @@ class ContextTrainer(GRPOTrainer):
         # vLLM gives NaN where it has none, which TRL counts as no difference.
         sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
         inputs = inputs | {"old_per_token_logps": sampled}
-        if "importance_sampling_ratio" in inputs:  # pi_old over the sampler's policy: it is in the ratio already
+        # Pi_old over the sampler's policy: it is in the ratio already.
+        if "importance_sampling_ratio" in inputs:
             inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
         return inputs

@@ -73,5 +73,7 @@ class RunLog(TrainerCallback):
 
 def _line(row: dict[str, Any], state: Any) -> bytes:
     """Write the numbers of a row; None is for what is not finite. `max_steps` tells readers where the run will end."""
-    numbers = {name: float(x) if math.isfinite(x) else None for name, x in row.items() if isinstance(x, Real)}
+    numbers = {
+        name: float(x) if math.isfinite(x) else None for name, x in row.items() if isinstance(x, Real)
+    }
     return line_of(numbers | {"step": row["step"], "max_steps": state.max_steps})

@@ -25,13 +25,24 @@ _OTHER_LOSSES = {
     "luspo": "needs trust_region='luspo' and importance_sampling_level='sequence'",
 }
 # The settings that an objective was checked with and that are read at each loss.
-SETTLED = ("loss_type", "importance_sampling_level", "temperature", "off_policy_mask_threshold", "delta", "anchor")
+SETTLED = (
+    "loss_type",
+    "importance_sampling_level",
+    "temperature",
+    "off_policy_mask_threshold",
+    "delta",
+    "anchor",
+)
 # The settings of the samplers that change what is sampled, and their values that do not, besides None.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_p", "typical_p", "repetition_penalty", "num_beams", "guidance_scale"), (1,)),
     **{"top_k": (0, -1, 1_000_000), "do_sample": (True,), "no_repeat_ngram_size": (0,)},
-    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)),
-    **dict.fromkeys(("logit_bias", "sequence_bias", "bad_words", "suppress_tokens", "allowed_token_ids"), ()),
+    **dict.fromkeys(
+        ("min_p", "epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), (0,)
+    ),
+    **dict.fromkeys(
+        ("logit_bias", "sequence_bias", "bad_words", "suppress_tokens", "allowed_token_ids"), ()
+    ),
     **dict.fromkeys(("structured_outputs", "vllm_structured_outputs_regex"), ()),
 }
 
@@ -70,12 +81,12 @@ def check_losses(trainer: type, theirs: type) -> None:
                 raise ValueError(f"{each.__name__}.{name} {why}: {how}")
 
 
-def settle(args: Any, given: Rule | None) -> Objective:
+def settle(args: Any, node: Rule | None) -> Objective:
     """Return the objective, and write its node into TRL's settings, if they fit."""
-    objective = objective_for("TRL", given, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
+    objective = objective_for("TRL", node, anchor=getattr(args, "anchor", "old"), average=args.loss_type)
     for message in refusals(args, objective):
         raise ValueError(message)
-    say_average("TRL", given, args.loss_type)
+    say_average("TRL", node, args.loss_type)
     args.trust_region = node_of(objective)
     args.epsilon = UnusedEpsilon(f"replaced by the trust region {args.trust_region}")
     return objective
@@ -97,14 +108,19 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
         return False
     if args.loss_type == "cispo":
         return changed == {"surrogate": "weight"} and clip.eps_low == 1 and level == "token"
-    return changed == {"ratio": "sequence-mean"} and level == "sequence" and args.loss_type in (*LOSS_TYPES, "luspo")
+    return (
+        changed == {"ratio": "sequence-mean"}
+        and level == "sequence"
+        and args.loss_type in (*LOSS_TYPES, "luspo")
+    )
 
 
 def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
     """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
     rule = "trust_region" if objective is None else as_python(objective)
     for name, own in ("epsilon", 0.2), ("epsilon_high", None):
-        if (value := getattr(args, name)) != own and not isinstance(value, UnusedEpsilon):
+        value = getattr(args, name)
+        if value != own and not isinstance(value, UnusedEpsilon):
             yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
         what = "loss_type must be text and generation_kwargs a mapping"
@@ -114,7 +130,10 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         if getattr(args, name, False):
             yield f"{name} must be False with a trust region; Liger's loss takes one by bandpo.integrations.liger"
     sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
-    if not (isinstance(args.temperature, int | float) and args.temperature > 0) or sampler != args.temperature:
+    if (
+        not (isinstance(args.temperature, int | float) and args.temperature > 0)
+        or sampler != args.temperature
+    ):
         what = "temperature must be positive and the sampler's own: log-probabilities are taken at temperature"
         yield f"{what} {args.temperature}, tokens sampled at {sampler}"
     delta: object = args.delta
@@ -141,20 +160,30 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
         yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's surrogate"
 
 
-def doubts(args: GRPOConfig) -> Iterator[str]:
+def suspicions(args: GRPOConfig) -> Iterator[str]:
     """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
-    if changed := [f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)]:
+    changed = [
+        f"{name} = {chosen[name]}" for name in NEUTRAL if chosen.get(name) not in (*NEUTRAL[name], None)
+    ]
+    if changed:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
 
 
 def warn_of(args: GRPOConfig, region: Region) -> float:
     """Warn if settings keep the region from acting. Returns the steps a batch."""
-    for doubt in doubts(args):
-        warnings.warn(doubt, stacklevel=3)
-    reuse, accumulation = (args.steps_per_generation or 1) * args.num_iterations, args.gradient_accumulation_steps
-    if accumulation % reuse == 0 and region != Clip(1.0, float("inf")) and getattr(args, "anchor", "old") == "old":
+    for suspicion in suspicions(args):
+        warnings.warn(suspicion, stacklevel=3)
+    reuse, accumulation = (
+        (args.steps_per_generation or 1) * args.num_iterations,
+        args.gradient_accumulation_steps,
+    )
+    if (
+        accumulation % reuse == 0
+        and region != Clip(1.0, float("inf"))
+        and getattr(args, "anchor", "old") == "old"
+    ):
         warnings.warn(
             "Clipping has no effect: each batch gets one optimizer step (steps_per_generation x num_iterations is "
             f"{reuse}, gradient_accumulation_steps {accumulation}). Set steps_per_generation to 4 x "

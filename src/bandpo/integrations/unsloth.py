@@ -30,19 +30,21 @@ class _Bounded:
         if (args.loss_type, args.epsilon_high) == ("dapo", 0.28):
             args.epsilon_high = None  # unsloth has set it
         if os.environ.get("UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD") == "1":
-            raise ValueError("unsloth: unset UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD; the bounds are of the old policy")
+            raise ValueError(
+                "unsloth: unset UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD; the bounds are of the old policy"
+            )
         self._limits = Limits("unsloth", trust_region, *NAMES, average=args.loss_type)
         for message in refusals(args, Objective(self._limits.region), host="unsloth"):
             raise ValueError(f"unsloth: {message}")
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        kept, old = {name: vars(self)[name] for name in NAMES}, inputs.get("old_per_token_logps")
+        before, old = {name: vars(self)[name] for name in NAMES}, inputs.get("old_per_token_logps")
         if old is not None:  # else every ratio is 1
             vars(self).update(self._limits({}, old, inputs["advantages"].view(len(old), -1)))
         try:
             return super().compute_loss(model, inputs, *arguments, **named)  # pyright: ignore
         finally:
-            vars(self).update(kept)
+            vars(self).update(before)
 
 
 def BandPOTrainer(*arguments: Any, trust_region: Rule | None = None, **named: Any) -> Any:
@@ -50,27 +52,40 @@ def BandPOTrainer(*arguments: Any, trust_region: Rule | None = None, **named: An
     import_module("unsloth")  # it replaces TRL's trainer
     theirs = import_module("trl").GRPOTrainer
     if not theirs.__name__.startswith("Unsloth"):
-        raise RuntimeError(f"unsloth: it has not replaced TRL's {theirs.__name__}; import it before anything else")
+        raise RuntimeError(
+            f"unsloth: it has not replaced TRL's {theirs.__name__}; import it before anything else"
+        )
     return type("BandPOTrainer", (_Bounded, theirs), {})(*arguments, trust_region=trust_region, **named)
 
 
 def check(device: str) -> str:
     """Compare unsloth's loss with two epsilons, and with `policy_loss`."""
     apply = import_module("unsloth_zoo.rl_replacements").UnslothEfficientGRPO.apply
-    old, advantages = torch.linspace(-16, -0.01, 4096, device=device).view(64, 64), torch.ones(64, device=device)
+    old, advantages = (
+        torch.linspace(-16, -0.01, 4096, device=device).view(64, 64),
+        torch.ones(64, device=device),
+    )
     x, mask, advantages[1::2] = (old * old.sin().exp()).requires_grad_(), torch.ones_like(old), -1
 
     def slope(limits: dict[str, Any]) -> torch.Tensor:
-        given = (x, old, None, None, None, mask.long(), mask, advantages, 0.0, None, 1)
-        return torch.autograd.grad(apply(*given, {"loss_type": "bnpo"} | limits)[0], x)[0]
+        positional = (x, old, None, None, None, mask.long(), mask, advantages, 0.0, None, 1)
+        return torch.autograd.grad(apply(*positional, {"loss_type": "bnpo"} | limits)[0], x)[0]
 
-    clip, band = (slope(Limits("unsloth", y, *NAMES)({}, old, advantages[:, None])) for y in ("clip:0.2:0.28", None))
-    ours = torch.autograd.grad(policy_loss(x, old, advantages, mask, Objective(aggregation="token-mean"))[0], x)[0]
+    clip, band = (
+        slope(Limits("unsloth", y, *NAMES)({}, old, advantages[:, None])) for y in ("clip:0.2:0.28", None)
+    )
+    ours = torch.autograd.grad(
+        policy_loss(x, old, advantages, mask, Objective(aggregation="token-mean"))[0], x
+    )[0]
     equal = torch.equal(clip, slope(dict(zip(NAMES, (0.2, 0.28), strict=True))))
     return f"Clip equal: {equal}, Band within {((band - ours).abs().max() / ours.abs().max()).item():.0e}"
 
 
 if __name__ == "__main__":
     if not torch.cuda.is_available() or util.find_spec("unsloth") is None:
-        raise SystemExit("bandpo.integrations.unsloth needs a GPU that torch sees, and unsloth: pip install unsloth")
-    print(f"unsloth {import_module('unsloth').__version__}, {torch.cuda.get_device_name()}, {check('cuda')}")
+        raise SystemExit(
+            "bandpo.integrations.unsloth needs a GPU that torch sees, and unsloth: pip install unsloth"
+        )
+    print(
+        f"unsloth {import_module('unsloth').__version__}, {torch.cuda.get_device_name()}, {check('cuda')}"
+    )

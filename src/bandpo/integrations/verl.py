@@ -40,9 +40,14 @@ HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that err
 # Where what is asked for is in verl's batch, and who puts it there.
 SOURCES = {
     "step": ("global_steps", "the agent loop of the V1 trainer; tokens_path needs it"),
-    "anchor": ("rollout_log_probs", "the rollout, with actor_rollout_ref.rollout.calculate_log_probs=true"),
+    "anchor": (
+        "rollout_log_probs",
+        "the rollout, with actor_rollout_ref.rollout.calculate_log_probs=true",
+    ),
 }
-_OF_BATCH: dict[str, Any] = {}  # what the loss of a micro-batch needs besides the tensors that verl hands it
+_OF_BATCH: dict[
+    str, Any
+] = {}  # what the loss of a micro-batch needs besides the tensors that verl hands it
 _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
     "tokens": "tokens",
     "clip/high_count": "high",
@@ -94,7 +99,9 @@ class BandPOLossConfig(PolicyLossConfig):
         uses = {"anchor": self.anchor == "sampler", "step": self.tokens_path is not None}
         self.of_batch = frozenset(name for name, is_used in uses.items() if is_used)
         if "step" in self.of_batch and VERL.startswith(("0.7.", "0.8.")):
-            raise ValueError(f"{HERE}.tokens_path needs the step, in verl's batches from 0.9 on, got verl {VERL}")
+            raise ValueError(
+                f"{HERE}.tokens_path needs the step, in verl's batches from 0.9 on, got verl {VERL}"
+            )
         if self.of_batch:
             patch_train_mini_batch(self.of_batch)
 
@@ -117,14 +124,19 @@ def bandpo_loss(
     options, of_batch = config.policy_loss, dict(_OF_BATCH)
     if not isinstance(options, BandPOLossConfig):
         options = BandPOLossConfig(loss_mode="bandpo")
-    say_average("verl", options.trust_region, loss_agg_mode, print)  # Ray's workers show no warnings of loggers
+    # Ray's workers show no warnings of loggers.
+    say_average("verl", options.trust_region, loss_agg_mode, print)
     missing = options.of_batch - of_batch.keys()
     if missing:
         where = "outside of TrainingWorker.train_mini_batch, or by a loss without the actor's config"
-        raise RuntimeError(f"{HERE}: {sorted(missing)} of the batch is missing: verl called the loss {where}")
+        raise RuntimeError(
+            f"{HERE}: {sorted(missing)} of the batch is missing: verl called the loss {where}"
+        )
     if options.anchor == "sampler":
         if rollout_is_weights is not None:
-            raise ValueError(f"{HERE}.anchor = 'sampler' and algorithm.rollout_correction count the same ratio twice")
+            raise ValueError(
+                f"{HERE}.anchor = 'sampler' and algorithm.rollout_correction count the same ratio twice"
+            )
         old_log_prob = of_batch["anchor"]
     half = [x for x in (log_prob, old_log_prob) if x.dtype.itemsize < 4]
     if of_batch.get("writes", False):
@@ -178,8 +190,13 @@ def patch_train_mini_batch(names: frozenset[str]) -> None:
     ValueError.
     """
     worker: Any = getattr(sys.modules.get("verl.workers.engine_workers"), "TrainingWorker", None)
-    if worker is None and {"verl.workers.fsdp_workers", "verl.workers.megatron_workers"} & sys.modules.keys():
-        cannot = "the older workers of verl 0.7 do not hand a loss; set trainer.use_legacy_worker_impl=disable"
+    if (
+        worker is None
+        and {"verl.workers.fsdp_workers", "verl.workers.megatron_workers"} & sys.modules.keys()
+    ):
+        cannot = (
+            "the older workers of verl 0.7 do not hand a loss; set trainer.use_legacy_worker_impl=disable"
+        )
         raise ValueError(f"{HERE}: {sorted(names)} of the batch is needed, which {cannot}")
     if worker is None or hasattr(worker.train_mini_batch, "hands_the_batch"):
         return
@@ -196,7 +213,9 @@ def patch_train_mini_batch(names: frozenset[str]) -> None:
         for name in sorted(options.of_batch):
             source, by = SOURCES[name]
             if source not in data:
-                raise ValueError(f"{HERE}: {name} is made of {source!r}, which this batch lacks: {by} puts it there")
+                raise ValueError(
+                    f"{HERE}: {name} is made of {source!r}, which this batch lacks: {by} puts it there"
+                )
         step = _step(data, self.engine.get_data_parallel_group()) if "step" in options.of_batch else None
 
         def with_batch(**named: Any) -> Any:
@@ -237,4 +256,6 @@ def _padded(data: Any, name: str) -> Tensor:
 @functools.cache
 def _writer(folder: str, share: float) -> TokenWriter:
     """Return this process's writer."""
-    return TokenWriter(folder, share, torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
+    return TokenWriter(
+        folder, share, torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    )

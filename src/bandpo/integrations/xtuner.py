@@ -16,10 +16,15 @@ from xtuner.v1.rl.loss.loss_fn import pg_loss_fn  # pyright: ignore[reportMissin
 from . import Limits
 
 
-def loss(new: Tensor, old: Tensor, advantages: Tensor, loss_weights: Tensor, policy_loss_cfg: dict[str, Any]) -> Tensor:
+def loss(
+    new: Tensor, old: Tensor, advantages: Tensor, loss_weights: Tensor, policy_loss_cfg: dict[str, Any]
+) -> Tensor:
     """Compute xtuner's loss with a trust region per token. ValueError for what xtuner cannot do."""
     node, names = policy_loss_cfg.get("trust_region"), ("cliprange_low", "cliprange_high")
-    if taken := sorted({*names} & {*policy_loss_cfg}):
-        raise ValueError(f"xtuner: trust_region of policy_loss_cfg replaces {taken}; remove them, or take bandpo.Clip")
+    taken = sorted({*names} & {*policy_loss_cfg})
+    if taken:
+        raise ValueError(
+            f"xtuner: trust_region of policy_loss_cfg replaces {taken}; remove them, or take bandpo.Clip"
+        )
     config = Limits("xtuner", node, *names)(policy_loss_cfg, old, advantages, loss_weights != 0)
     return pg_loss_fn(new, old, advantages, loss_weights, config)

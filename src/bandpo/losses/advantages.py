@@ -28,6 +28,12 @@ def group_advantages(
 ) -> Tensor:
     """Compute A_i = (R_i - mu) / sigma over the responses to one prompt. See sec:preliminaries and arXiv 2402.03300.
 
+    >>> import torch, bandpo
+    >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
+    tensor([ 1.5000, -0.5000, -0.5000, -0.5000,  0.0000,  0.0000,  0.0000,  0.0000])
+    >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
+    tensor([ 0., -1., -1.,  1.,  1.])
+
     A group whose rewards are all equal teaches nothing: its advantages are 0. A reward that is NaN is missing: it
     counts in no mu and no sigma, and its own advantage is 0. So is that of a reward which is the only one of its
     group; how many groups have but one is told in a warning.
@@ -49,18 +55,17 @@ def group_advantages(
     Raises:
         TypeError: rewards that are not a tensor.
         ValueError: arguments that do not go together, an infinite reward, rewards too far apart for their type.
-
-    >>> import torch, bandpo
-    >>> bandpo.group_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), group_size=4)
-    tensor([ 1.5000, -0.5000, -0.5000, -0.5000,  0.0000,  0.0000,  0.0000,  0.0000])
-    >>> bandpo.group_advantages(torch.tensor([1.0, 2.0, 0.0, 4.0, 2.0]), groups=list("ababa"), normalize=False)
-    tensor([ 0., -1., -1.,  1.,  1.])
     """
     if not isinstance(rewards, Tensor):
-        raise TypeError(f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)")
+        raise TypeError(
+            f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)"
+        )
     if rewards.dim() != 1 or len(rewards) == 0 or not rewards.is_floating_point():
-        raise ValueError(f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}")
-    if (infinite := rewards.isinf()).any():
+        raise ValueError(
+            f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}"
+        )
+    infinite = rewards.isinf()
+    if infinite.any():
         place = int(infinite.nonzero()[0])
         raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
                          f"{rewards[place].item()} ({int(infinite.sum())} of {len(rewards)} are infinite)")  # fmt: skip
@@ -69,22 +74,29 @@ def group_advantages(
     if baseline not in ("mean", "leave-one-out"):
         raise ValueError(f"baseline must be 'mean' or 'leave-one-out', got {baseline!r}")
     if baseline == "leave-one-out" and normalize:
-        raise ValueError("baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again")
+        raise ValueError(
+            "baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again"
+        )
     group = _numbered(len(rewards), group_size, groups).to(rewards.device)
-    rewards, known = rewards.to(torch.promote_types(rewards.dtype, torch.float32)), ~rewards.isnan()
+    rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
+    counts = ~rewards.isnan()
     none = rewards.new_zeros(int(group.max()) + 1)
 
     def total(x: Tensor) -> Tensor:
-        return none.index_add(0, group, torch.where(known, x, 0.0))
+        return none.index_add(0, group, torch.where(counts, x, 0.0))
 
     count = total(torch.ones_like(rewards))
-    if single := int((count == 1).sum()):
-        warnings.warn(f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2)
+    single = int((count == 1).sum())
+    if single:
+        warnings.warn(
+            f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2
+        )
     least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
-    centred = torch.where(known, shifted - (total(shifted) / count)[group], 0.0)
+    centred = torch.where(counts, shifted - (total(shifted) / count)[group], 0.0)
     others = (count - 1).clamp(min=1)
-    if not (squares := total(centred.square() if normalize else centred.abs())).isfinite().all():
+    squares = total(centred.square() if normalize else centred.abs())
+    if not squares.isfinite().all():
         place = int(rewards.nan_to_num(-math.inf).where(~squares.isfinite()[group], -math.inf).argmax())
         pair = f"rewards[{place}] is {rewards[place].item():g}, the least of its group {least[group[place]].item():g}"
         raise ValueError(f"rewards of a group are too far apart for {rewards.dtype}: {pair}")
@@ -96,8 +108,8 @@ def group_advantages(
 def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any] | None) -> Tensor:
     """Return the number of each response's group, from 0 on."""
     if (group_size is None) == (groups is None):
-        given = "neither" if groups is None else "both"
-        raise ValueError(f"group_size or groups must say which responses belong together, got {given}")
+        both = "neither" if groups is None else "both"
+        raise ValueError(f"group_size or groups must say which responses belong together, got {both}")
     if group_size is not None:
         if isinstance(group_size, bool) or not isinstance(group_size, Integral) or group_size < 2:
             raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
@@ -107,8 +119,11 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
         return torch.arange(count) // group_size
     groups = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
     if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
-        raise ValueError(f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}")
-    if wrong := [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]:
+        raise ValueError(
+            f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}"
+        )
+    wrong = [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]
+    if wrong:
         raise ValueError(f"groups must hold texts, whole numbers or tuples, got "
                          f"{reprlib.repr(groups[wrong[0]])} at {wrong[0]}")  # fmt: skip
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ..numerics import is_number
 
-Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"]
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "none"
+]
 AVERAGE: Aggregation = "seq-mean-token-mean"  # the paper's
 
 
@@ -70,7 +72,11 @@ def aggregate(
 
 def as_mask(mask: Tensor) -> Tensor:
     """Return the mask as bool. It looks at the values if it must, which waits for the device."""
-    if mask.dtype != torch.bool and not torch.compiler.is_compiling() and not bool(((mask == 0) | (mask == 1)).all()):
+    if (
+        mask.dtype != torch.bool
+        and not torch.compiler.is_compiling()
+        and not bool(((mask == 0) | (mask == 1)).all())
+    ):
         bad = mask[(mask != 0) & (mask != 1)][0].item()
         raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
     return mask.bool()

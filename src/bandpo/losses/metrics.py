@@ -16,7 +16,7 @@ from ..bounds import Bounds
 from ..errors import counted
 from ..numerics import MISTAKEN, expm1
 
-Level = Literal["main", "all"]
+MetricSet = Literal["main", "all"]
 
 TAIL = 0.2  # the paper's tail: old probabilities up to this
 # Its logarithm in each dtype: a token of 0.2 is in the tail, however it is rounded.
@@ -138,12 +138,14 @@ class Metrics:
         named = {n: x for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
         values: list[float] = torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         numbers = dict(zip(named, values, strict=True))
-        if (highest := numbers.get("log_probability", 0.0)) > NO_LOGPS:
+        highest = numbers.get("log_probability", 0.0)
+        if highest > NO_LOGPS:
             raise ValueError(
                 f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. "
                 f"{MISTAKEN}"
             )
-        if mixed := int(numbers.get("mixed", 0)):
+        mixed = int(numbers.get("mixed", 0))
+        if mixed:
             raise ValueError(
                 "advantages must be the same for all tokens of a response, which has one ratio under this objective; "
                 f"they vary in {counted(mixed, 'row')}. Are several responses packed into a row? bandpo.losses.unpack "
@@ -159,14 +161,14 @@ def measure(
     old_logps: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    level: Level = "main",
+    level: MetricSet = "main",
     *,
-    own: Tensor | None = None,
+    token_log_ratio: Tensor | None = None,
 ) -> Metrics:
     """Measure one batch. All tensors are (B, T) or broadcast to it; the mask is bool, and log p is -1 outside it.
 
-    `log_ratio` is clamped to a finite range, and may be that of whole responses; `own` is that of each token, for
-    `kl_old`.
+    `log_ratio` is clamped to a finite range, and may be that of whole responses; `token_log_ratio` is that of each
+    token, for `kl_old`.
     """
     padding = ~mask
     inside = log_ratio.masked_fill(padding, 0.0)
@@ -174,7 +176,7 @@ def measure(
     good_tail = tail & (advantages > 0)
     flags = {"tokens": mask, "high": high, "low": low, "tail_high": tail & high, "good_tail": good_tail}
     totals = {name: x.sum() for name, x in (flags | {"good_tail_high": good_tail & high}).items()}
-    moved = inside if own is None else own.masked_fill(padding, 0.0)
+    moved = inside if token_log_ratio is None else token_log_ratio.masked_fill(padding, 0.0)
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
     maxima = {"log_ratio_max": highest(inside), "minus_log_ratio_max": highest(-inside)}
     if level == "all":

@@ -28,35 +28,43 @@ def methods(path: Path = _METHODS) -> tuple[Method, ...]:
     """
     import yaml  # not at the top: importing bandpo loads torch alone
 
-    loader, found = getattr(yaml, "CSafeLoader", yaml.SafeLoader), list[Method]()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
+    out: list[Method] = []
     for name, entry in entries.items():
-        value, average = cast(Objective, method_or_objective(entry.pop("objective"))), entry.pop("average", None)
-        found.append(Method(name, objective=dataclasses.replace(value, aggregation=average), **entry))
-    return tuple(found)
+        value = cast(Objective, method_or_objective(entry.pop("objective")))
+        value = dataclasses.replace(value, aggregation=entry.pop("average", None))
+        out.append(Method(name, objective=value, **entry))
+    return tuple(out)
 
 
 def method(name: str) -> Method:
     """Return the method of that name.
-
-    Raises ValueError with the nearest name.
 
     >>> import bandpo
     >>> bandpo.losses.method("gspo").objective
     Objective(Clip(eps_low=0.0003, eps_high=0.0004), ratio='sequence-mean', aggregation='seq-mean-token-mean')
     >>> bandpo.objective("gspo") == bandpo.losses.method("gspo").objective
     True
+
+    Raises ValueError with the nearest name.
     """
-    if (found := _find(name)) is not None:
-        return found
+    named = _find(name)
+    if named is not None:
+        return named
     rule = str(name).partition(":")[0].lower()
     if rule in kinds():
         raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
-    known = [*(each.name for each in methods()), *kinds()]
+    names = [*(each.name for each in methods()), *kinds()]
     words = _key(name).split("-")
-    meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*known} else None
-    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE  # a number, or Python
-    raise ValueError(unknown("method or rule", name, known, meant=meant) + hint)
+    meant = None
+    if _find(f"band-{rule}"):
+        meant = f"band:{name}"
+    elif {*words} <= {*names}:
+        meant = words[0]
+    # A number, or Python.
+    hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
+    raise ValueError(unknown("method or rule", name, names, meant=meant) + hint)
 
 
 def _find(name: object) -> Method | None:
@@ -71,11 +79,6 @@ def _key(text: object) -> str:
 def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Objective:
     """Return the objective of a rule, a method, a config node, a text, or itself.
 
-    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
-    YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
-
-    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
-
     >>> import bandpo
     >>> node = {"type": "objective", "trust_region": {"type": "clip"}, "ratio": "sequence-mean", "beta": 0.04}
     >>> bandpo.objective(node)
@@ -86,16 +89,21 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
     True
     >>> bandpo.objective({"type": "method", "name": "cispo"})
     Objective(Clip(eps_low=1.0, eps_high=4.0), surrogate='weight', aggregation='token-mean')
+
+    A trust region stands for the paper's objective with it. A text is a method's name, a rule's short word, or a
+    YAML node. Where a method and a rule have one name, as `dcpo`, it is the method.
+
+    Raises ValueError naming what is wrong and the nearest known word, and for a method whose ratio is to the sampler.
     """
-    found = method_or_objective(node)
-    if isinstance(found, Objective):
-        return found
-    if found.from_sampler:
+    value = method_or_objective(node)
+    if isinstance(value, Objective):
+        return value
+    if value.from_sampler:
         raise ValueError(
-            f"method {found.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
-            f"with {found.arguments} and bandpo.losses.method({found.name!r}).objective"
+            f"method {value.name!r} is more than its objective: its ratio is to the sampler's policy; call policy_loss "
+            f"with {value.arguments} and bandpo.losses.method({value.name!r}).objective"
         )
-    return found.objective
+    return value.objective
 
 
 def method_or_objective(node: Any) -> Method | Objective:
@@ -108,7 +116,8 @@ def method_or_objective(node: Any) -> Method | Objective:
     if not isinstance(node, Mapping):
         return node if isinstance(node, Method | Objective) else Objective(trust_region(node))
     values = {str(key): value for key, value in cast("Mapping[Any, Any]", node).items()}
-    kind, known = values.pop("type", None), [*kinds(), "objective", "method"]
+    kind = values.pop("type", None)
+    types = [*kinds(), "objective", "method"]
     if kind == "objective":
         return made_of(Objective, values, "objective", _field)
     if kind == "method" and set(values) != {"name"}:
@@ -118,8 +127,9 @@ def method_or_objective(node: Any) -> Method | Objective:
         )
     if kind == "method":
         return method(values["name"])
-    if kind is not None and str(kind).lower() not in known and ":" not in str(kind):  # module:Class is a user's rule
-        raise ValueError(unknown("trust region type", kind, known))
+    # Module:Class is a user's rule.
+    if kind is not None and str(kind).lower() not in types and ":" not in str(kind):
+        raise ValueError(unknown("trust region type", kind, types))
     return Objective(trust_region(cast(Any, node)))
 
 
@@ -134,9 +144,12 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _of_text(text: str) -> Method | Objective:
-    if not isinstance(node := node_of_text(text), str):
+    node = node_of_text(text)
+    if not isinstance(node, str):
         return method_or_objective(node)
-    if (found := _find(text)) is not None:
-        return found
-    is_rule = text.partition(":")[0].lower() in kinds()
-    return Objective(trust_region(text)) if is_rule else method(text)  # which says what is near
+    named = _find(text)
+    if named is not None:
+        return named
+    if text.partition(":")[0].lower() in kinds():
+        return Objective(trust_region(text))
+    return method(text)  # which says what is near

@@ -48,8 +48,10 @@ def as_python(value: Any) -> str:
         region = as_python(value.trust_region)
         return f"Objective({', '.join([region, *fields])})" if fields else region
     if dataclasses.is_dataclass(value):
-        given = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
-        return f"{type(value).__name__}({', '.join(as_python(each) for each in given if each is not None)})"
+        values = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
+        return (
+            f"{type(value).__name__}({', '.join(as_python(each) for each in values if each is not None)})"
+        )
     if isinstance(value, tuple):
         return f"({', '.join(map(as_python, cast('tuple[Any, ...]', value)))})"
     return f'"{value}"' if isinstance(value, str) else repr(value).removesuffix(".0")
@@ -70,10 +72,11 @@ def describe(value: Objective) -> str:
     >>> describe(Objective())
     'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up to 0.05355'
     """
-    if not (said := describe_interval(value)):
+    interval = describe_interval(value)
+    if not interval:
         return f"{value.trust_region.label}: how far a token may go depends on more than its probability"
     bare = dataclasses.replace(value, aggregation=None)
-    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(bare)) + f": {said}"
+    return re.sub(r"\d\.\d{6,}", lambda long: f"{float(long[0]):.4g}", as_python(bare)) + f": {interval}"
 
 
 def describe_interval(value: Objective) -> str:
@@ -83,17 +86,26 @@ def describe_interval(value: Objective) -> str:
         bounds = value.trust_region.bounds(log_p, Context())
     except Exception:  # a user's rule may raise anything
         return ""
-    (low, _), (high, of_rare) = (cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high))
+    (low, _), (high, of_rare) = (
+        cast(Any, x.exp()[0]).tolist() for x in (bounds.log_low, bounds.log_high)
+    )
     what = "a token" if value.is_per_token else "a response"
     mean = " mean" if value.ratio == "sequence-mean" else ""
     if depends_on_probability(value.trust_region):
         top, rare = min(0.5 * high, 1.0), min(0.001 * of_rare, 1.0)
-        said = f"{what} of probability 0.5 may go from {0.5 * low:.4g} to {top:.4g}, one of 0.001 up to {rare:.4g}"
+        text = f"{what} of probability 0.5 may go from {0.5 * low:.4g} to {top:.4g}, one of 0.001 up to {rare:.4g}"
     elif (low, high) == (0.0, math.inf):
-        said = f"no bound on {what}'s ratio"
+        text = f"no bound on {what}'s ratio"
     else:
-        said = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
-    if not {*as_pair(value.surrogate, value.dual_clip)} <= {"clip", "mask", "mask_two_sided"}:
-        kept = "" if said.startswith("no bound") else "; outside it the gradient does not stop"
-        said = f"{said.replace('may go', 'has the interval')}{kept} (surrogate {as_python(value.surrogate)})"
-    return said if value.dual_clip is None else f"{said}; dual clip {value.dual_clip:g}"
+        text = f"{what}'s{mean} ratio may go from {low:.5g} to {high:.5g}"
+    # A soft one.
+    if not {*as_pair(value.surrogate, value.dual_clip)} <= {
+        "clip",
+        "mask",
+        "mask_two_sided",
+    }:
+        soft = "" if text.startswith("no bound") else "; outside it the gradient does not stop"
+        text = (
+            f"{text.replace('may go', 'has the interval')}{soft} (surrogate {as_python(value.surrogate)})"
+        )
+    return text if value.dual_clip is None else f"{text}; dual clip {value.dual_clip:g}"

@@ -9,7 +9,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..trust_regions.base import Context, Region, check_number, check_part, depends_on_probability, node_of, walk
+from ..trust_regions.base import (
+    Context,
+    Region,
+    check_number,
+    check_part,
+    depends_on_probability,
+    node_of,
+    walk,
+)
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
@@ -21,6 +29,13 @@ Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 @dataclass(frozen=True, repr=False)
 class Objective:
     """Describe what is maximised. It is the paper's (eq:bandpo_full) with another part for each field that is given.
+
+    >>> from bandpo import Clip, Objective, objective
+    >>> from bandpo.losses import Preserve
+    >>> Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1))
+    Objective(Clip(eps_low=0.2, eps_high=0.2), surrogate=Preserve(low=0.5, high=1.0))
+    >>> objective({"type": "band", "delta": 0.05}) == Objective()
+    True
 
     The paper's is 1/G sum_i 1/T_i sum_t [ min(r A, clip(r, r_low, r_high) A) - beta KL_t ]. An objective is frozen,
     hashable, and its own node in a config file: `Objective(Clip(1, 4), surrogate="weight")` is `{type: objective,
@@ -53,13 +68,6 @@ class Objective:
 
     Raises:
         ValueError: a value that is not allowed, or two that contradict each other, with the field's name.
-
-    >>> from bandpo import Clip, Objective, objective
-    >>> from bandpo.losses import Preserve
-    >>> Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1))
-    Objective(Clip(eps_low=0.2, eps_high=0.2), surrogate=Preserve(low=0.5, high=1.0))
-    >>> objective({"type": "band", "delta": 0.05}) == Objective()
-    True
     """
 
     trust_region: Region = field(default_factory=Band)
@@ -87,7 +95,9 @@ class Objective:
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = [] if self.is_per_token else [x for x in walk(self.trust_region) if x.is_of_single_tokens]
+        single = (
+            [] if self.is_per_token else [x for x in walk(self.trust_region) if x.is_of_single_tokens]
+        )
         if single:
             raise ValueError(
                 f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
@@ -98,16 +108,22 @@ class Objective:
                 f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a mean of "
                 "ratios has no probability, and so no divergence ball; take ratio 'sequence' or 'token'"
             )
-        if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(1.0, math.inf):
+        if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(
+            1.0, math.inf
+        ):
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for surrogate = {self.surrogate!r}, got "
                 f"{self.trust_region!r}: it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and "
                 "read them"
             )
         if self.ratio == "mean-of-clipped" and self.surrogate != "clip":
-            raise ValueError(f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}")
+            raise ValueError(
+                f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}"
+            )
         if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
-            raise ValueError(f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off")
+            raise ValueError(
+                f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off"
+            )
 
     @property
     def is_per_token(self) -> bool:
@@ -167,7 +183,11 @@ class Method:
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
         arguments = ["old_logps=rollout_logps"] if self.from_sampler else []
-        own = [name for name in self.objective.trust_region.all_required() if name not in Context.__dataclass_fields__]
+        own = [
+            name
+            for name in self.objective.trust_region.all_required()
+            if name not in Context.__dataclass_fields__
+        ]
         if own:
             arguments.append(f"extra={{{', '.join(f'{name!r}: {name}' for name in own)}}}")
         return ", ".join(arguments)

@@ -14,6 +14,13 @@ from .aggregation import as_mask
 def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> tuple[Tensor, ...]:
     """Lay out packed tokens as a batch (N, L). It has N responses of at most L tokens, one in each row.
 
+    >>> import torch, bandpo
+    >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])
+    >>> mask, logps = bandpo.losses.unpack(ids, ids != 9, torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]]))
+    >>> logps
+    tensor([[-1., -2., -3.],
+            [-4., -5.,  0.]])
+
     A response is a run of tokens with one id in one row; tokens outside the mask do not count. Responses are numbered
     row by row, from left to right. This waits for the device.
 
@@ -26,18 +33,16 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         The mask (N, L), bool, and each tensor of tokens (N, L), 0 in the padding. Gradients flow through.
 
     Raises ValueError for what does not fit, such as an id in two places of a row.
-
-    >>> import torch, bandpo
-    >>> ids = torch.tensor([[7, 7, 7, 4, 4, 9]])
-    >>> mask, logps = bandpo.losses.unpack(ids, ids != 9, torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]]))
-    >>> logps
-    tensor([[-1., -2., -3.],
-            [-4., -5.,  0.]])
     """
     if sequence_ids.is_floating_point() or sequence_ids.is_complex() or sequence_ids.dtype == torch.bool:
-        raise ValueError(f"sequence_ids must be integers, the response of each token, got {sequence_ids.dtype}")
+        raise ValueError(
+            f"sequence_ids must be integers, the response of each token, got {sequence_ids.dtype}"
+        )
     shape = tuple(sequence_ids.shape)
-    for name, x in [("response_mask", response_mask), *((f"tensor {i}", x) for i, x in enumerate(of_tokens))]:
+    for name, x in [
+        ("response_mask", response_mask),
+        *((f"tensor {i}", x) for i, x in enumerate(of_tokens)),
+    ]:
         if tuple(x.shape) != shape or len(shape) not in (1, 2):
             both = f"{tuple(x.shape)} and {shape}"
             raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")

@@ -22,7 +22,7 @@ from ..numerics import LOWEST, output_dtype, warn_of_half, without_looking
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
-from .metrics import Level, Metrics, highest, measure
+from .metrics import Metrics, MetricSet, highest, measure
 from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, as_pair, clip_by_sign, surrogate_of
@@ -42,11 +42,21 @@ def policy_loss(
     ref_logps: Tensor | None = None,
     rollout_is_weights: Tensor | None = None,
     normalizer: float | Tensor | None = None,
-    metrics: Level | None = "main",
+    metrics: MetricSet | None = "main",
     extra: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Compute the loss -J and its metrics (eq:bandpo_full). J = 1/G sum_i 1/T_i sum_t [min(r A, clip(r, r_low, r_high)
     A) - beta KL_t].
+
+    >>> import torch, bandpo
+    >>> old = torch.tensor([[0.08, 0.9]]).log()
+    >>> new = torch.tensor([[0.12, 0.9]]).log().requires_grad_()             # the rare token grew by half
+    >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
+    ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
+    ...     gradient, = torch.autograd.grad(loss, new)
+    ...     print(f"{gradient[0, 0].abs():.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
+    0.00 1
+    0.75 0
 
     Everything but `logps` is detached. Half precision is computed in float32, with a warning. Padding, NaN included,
     reaches neither value nor gradient. A log-ratio beyond +-60 (or `max_log_ratio`), infinite ones too, is clamped to
@@ -80,21 +90,16 @@ def policy_loss(
             device; with a bool mask and a normalizer they are left to `Metrics.compute`. Without these two, NaN, and
             infinite advantages and weights, are errors that count them, unless `metrics="all"` counts them
             (`not_finite/count`).
-
-    >>> import torch, bandpo
-    >>> old = torch.tensor([[0.08, 0.9]]).log()
-    >>> new = torch.tensor([[0.12, 0.9]]).log().requires_grad_()             # the rare token grew by half
-    >>> for region in bandpo.Clip(0.2, 0.2), bandpo.Band("kl", 0.05):
-    ...     loss, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), region)
-    ...     gradient, = torch.autograd.grad(loss, new)
-    ...     print(f"{gradient[0, 0].abs():.2f} {metrics.compute()['cut/good_tail']:.0f}")   # 0: the clip stops it
-    0.00 1
-    0.75 0
     """
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    tensors = {"logps": logps, "old_logps": old_logps, "advantages": advantages, "response_mask": response_mask}
+    tensors = {
+        "logps": logps,
+        "old_logps": old_logps,
+        "advantages": advantages,
+        "response_mask": response_mask,
+    }
     optional = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
     tensors |= {name: x for name, x in optional.items() if x is not None}
     tensors = {name: _checked_tensor(name, x, logps) for name, x in tensors.items()}
@@ -164,8 +169,11 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
         values = _over_responses(clipped, mask, mean=True).exp() * batch.weights
     else:
         by_advantage_sign = as_pair(objective.surrogate, objective.dual_clip)
-        values = surrogate_of(limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi)
-    if objective.ratio == "sequence":  # each token has its share of the response's surrogate, and they sum to it
+        values = surrogate_of(
+            limited, positive, batch.weights, bounds, by_advantage_sign, objective.dual_clip, log_pi
+        )
+    # Each token has its share of the response's surrogate, and they sum to it.
+    if objective.ratio == "sequence":
         values = values / mask.sum(-1, keepdim=True).clamp(min=1)
     if batch.reference is None:
         return _Terms(values, log_ratio, limited, bounds, None)
@@ -174,32 +182,29 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 
 
 @torch.no_grad()
-def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: Level | None) -> Metrics:
+def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: MetricSet | None) -> Metrics:
     """Count the effect of the bounds, and the inputs of the checks."""
-    new, old, reference, advantages, mask, padding = (
-        batch.new,
-        batch.old,
-        batch.reference,
-        batch.advantages,
-        batch.mask,
-        batch.padding,
-    )
+    new, old, advantages, mask = batch.new, batch.old, batch.advantages, batch.mask
     metrics = Metrics({}, {})
     limit = objective.max_log_ratio or MAX_LOG_RATIO
     if level is not None:
-        own = None
+        token_log_ratio = None
         if not objective.is_per_token:  # the KL to the old policy is that of tokens, whatever the ratio
-            own = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
-        metrics = measure(terms.limited, terms.bounds, old, advantages, mask, level, own=own)
+            token_log_ratio = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
+        metrics = measure(
+            terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=token_log_ratio
+        )
         for name, x in (("entropy", batch.extra.get("entropies")), ("kl_ref", terms.penalty)):
             if x is not None:
-                metrics.totals[name] = x.to(old.dtype).masked_fill(padding, 0.0).sum()
+                metrics.totals[name] = x.to(old.dtype).masked_fill(batch.padding, 0.0).sum()
     likeliest = torch.maximum(new, old)
-    if reference is not None:
-        likeliest = likeliest.maximum(reference)
+    if batch.reference is not None:
+        likeliest = likeliest.maximum(batch.reference)
     metrics.maxima["log_probability"] = highest(likeliest)
     if objective.ratio != "token" and advantages.shape[1] > 1:
-        top, bottom = (x.masked_fill(padding, -torch.inf).amax(-1) for x in (advantages, -advantages))
+        top, bottom = (
+            x.masked_fill(batch.padding, -torch.inf).amax(-1) for x in (advantages, -advantages)
+        )
         metrics.totals["mixed"] = (top > -bottom).sum()
     if level == "all":
         metrics.totals["not_finite"] = (~terms.values.isfinite() & mask).sum()
@@ -215,7 +220,9 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
     mask = as_mask(tensors["response_mask"])
     padding = ~mask
     dtype = output_dtype(tensors["logps"])
-    filled = {name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS}
+    filled = {
+        name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS
+    }
     advantages = tensors["advantages"].to(dtype)
     if advantages.shape == mask.shape:
         advantages = advantages.masked_fill(padding, 0.0)
@@ -274,7 +281,9 @@ def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
     """Check what is for rules alone, and return it detached."""
     named = cast("Mapping[str, Any]", extra)
     if not isinstance(extra, Mapping) or any(name in Context.__dataclass_fields__ for name in named):
-        raise TypeError(f"extra must map names that Context does not have to values, got {reprlib.repr(named)}")
+        raise TypeError(
+            f"extra must map names that Context does not have to values, got {reprlib.repr(named)}"
+        )
     checked: dict[str, Any] = {}
     for name, x in named.items():
         if name == "entropies":  # whose mean is measured
@@ -286,7 +295,9 @@ def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
     return checked
 
 
-def _of_batch(name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True) -> Tensor:
+def _of_batch(
+    name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True
+) -> Tensor:
     """Return a tensor of a batch detached, and (B,) as (B, 1)."""
     if x.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {x.layout}")

@@ -92,7 +92,9 @@ class Decay(SurrogateWeight):
     high: float = 0.5
 
     def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
-        return torch.exp(torch.where(positive, self.high * (edge - log_ratio), self.low * (log_ratio - edge)))
+        return torch.exp(
+            torch.where(positive, self.high * (edge - log_ratio), self.low * (log_ratio - edge))
+        )
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def surrogate(
     dual_clip: float | None = None,
     surrogate: Surrogate | tuple[Surrogate, Surrogate] = "clip",
 ) -> Tensor:
-    """Compute min(r A, clip(r, r_low, r_high) A) of each token, or another surrogate (eq:bandpo_token_loss).
+    """Compute min(r A, clip(r, r_low, r_high) A) or another surrogate of each token. See eq:bandpo_token_loss.
 
     >>> import torch, bandpo
     >>> bounds = bandpo.Clip(0.2, 0.28).bounds(torch.tensor([[-1.0, -1.0]]))
@@ -207,7 +209,9 @@ def surrogate(
     log_ratio = log_ratio.to(output_dtype(log_ratio)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     advantages = advantages.detach()
     by_advantage_sign = as_pair(surrogate, dual_clip)
-    return surrogate_of(log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio)
+    return surrogate_of(
+        log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio
+    )
 
 
 def surrogate_of(
@@ -240,7 +244,8 @@ def _one_surrogate(
     """Compute one surrogate, the same for both signs of A."""
     if kind == "clip":
         return clip_by_sign(log_ratio, positive, bounds, dual_clip).exp() * weights
-    if kind == "weight":  # the clipped ratio is a constant, so a token outside keeps the gradient of log pi
+    # The clipped ratio is a constant, so a token outside keeps the gradient of log pi.
+    if kind == "weight":
         return bounds.clamp(log_ratio).detach().exp() * weights * log_pi.clamp(min=_LOWEST_LOG_PI)
     if isinstance(kind, SurrogateWeight) and not kind.has_bounds:
         return kind.weight(log_ratio, log_ratio, positive) * weights
@@ -259,7 +264,8 @@ def _one_surrogate(
     edge = torch.where(positive, bounds.log_high, bounds.log_low)
     # Not above the bound, rather than at most it: a NaN, of the ratio or the bound, is outside, and shows.
     outside = torch.where(positive, ~(log_ratio <= edge), ~(log_ratio >= edge))
-    weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)  # 0, or NaN where the bound is
+    # 0, or NaN where the bound is.
+    weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)
     limited = log_ratio
     if dual_clip is not None:
         limited = torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))

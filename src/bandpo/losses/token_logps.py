@@ -20,6 +20,11 @@ def token_logps(
 ) -> Any:  # fmt: skip
     """Compute log_softmax(hidden @ weight.T / temperature) at each token. The result is at least float32.
 
+    >>> import torch, bandpo
+    >>> logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]]])
+    >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
+    tensor([[0.2500, 0.8098]])
+
     Only `chunk` rows of logits exist at a time; the backward pass makes them again. Leave padding out with a mask:
     `token_logps(hidden[mask], ...)`. A half-precision `weight` has its gradient added up in that precision.
 
@@ -36,15 +41,14 @@ def token_logps(
 
     Raises:
         ValueError: shapes that do not fit, a number out of range.
-
-    >>> import torch, bandpo
-    >>> logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]]])
-    >>> bandpo.losses.token_logps(logits, None, torch.tensor([[2, 1]])).exp()
-    tensor([[0.2500, 0.8098]])
     """
-    if tokens.shape != hidden.shape[:-1] or (weight is not None and weight.shape[1:] != hidden.shape[-1:]):
+    if tokens.shape != hidden.shape[:-1] or (
+        weight is not None and weight.shape[1:] != hidden.shape[-1:]
+    ):
         shapes = tuple(hidden.shape), None if weight is None else tuple(weight.shape), tuple(tokens.shape)
-        raise ValueError(f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}")
+        raise ValueError(
+            f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}"
+        )
     if not 0 < temperature < float("inf") or chunk < 1:
         raise ValueError(f"temperature and chunk must be positive, got {temperature!r} and {chunk!r}")
 
@@ -52,9 +56,15 @@ def token_logps(
         logits = rows if weight is None else linear(rows, weight)
         logps = torch.log_softmax(logits.to(output_dtype(logits)) / temperature, -1)
         own = logps.gather(-1, chosen[:, None])[:, 0]
-        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(-1) if entropies else own  # 0 times -inf is NaN
+        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(
+            -1
+        ) if entropies else own  # 0 times -inf is NaN
 
-    pieces = zip(hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True)
-    parts: Any = [checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces]
-    logps, found = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
-    return (logps, found) if entropies else logps
+    pieces = zip(
+        hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True
+    )
+    parts: Any = [
+        checkpoint(of_rows, rows, weight, chosen, use_reentrant=False) for rows, chosen in pieces
+    ]
+    logps, entropy = (torch.cat(each).view(tokens.shape) for each in zip(*parts, strict=True))
+    return (logps, entropy) if entropies else logps

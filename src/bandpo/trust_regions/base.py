@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor
 
 from ..bounds import Bounds
-from ..numerics import check_old_logps, without_looking
+from ..numerics import check_old_logps, listed, without_looking
 
 __all__ = ["Context", "Region"]
 
@@ -46,7 +46,9 @@ class Context:
         """
         kind = type(rule).__name__
         if name not in rule.required:
-            raise ValueError(f"{kind} asks for {name}; write required: ClassVar[tuple[str, ...]] = ({name!r},)")
+            raise ValueError(
+                f"{kind} asks for {name}; write required: ClassVar[tuple[str, ...]] = ({name!r},)"
+            )
         value = self.extra.get(name, getattr(self, name, None))
         if value is None:
             what = f"{name}=..." if hasattr(self, name) else f"extra={{{name!r}: ...}}"
@@ -77,8 +79,11 @@ class Node:
         if ABC in cls.__bases__:  # a family, or what stands between it and its kinds
             return
         members = {name for base in cls.__mro__[1:] if ABC in base.__bases__ for name in dir(base)}
-        fields = [name for name, of in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(of)]
-        if hidden := members.intersection(fields):
+        fields = [
+            name for name, of in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(of)
+        ]
+        hidden = members.intersection(fields)
+        if hidden:
             raise TypeError(
                 f"field {min(hidden)!r} of {cls.__qualname__} hides what every {cls.family} has by that name; rename "
                 "it, or annotate it as ClassVar"
@@ -123,7 +128,11 @@ def _shown(value: Any) -> str:
         return ", ".join(map(_shown, cast("tuple[Any, ...]", value)))
     if not isinstance(value, Node):
         return str(value)
-    return f"({value.label})" if any(isinstance(each, Node) for _, each in flat_fields(value)) else value.label
+    return (
+        f"({value.label})"
+        if any(isinstance(each, Node) for _, each in flat_fields(value))
+        else value.label
+    )
 
 
 class Region(Node, ABC, family="trust region"):
@@ -209,23 +218,33 @@ def parts_of(region: Region) -> list[tuple[str, Region]]:
 
 def flat_fields(thing: Any) -> list[tuple[str, Any]]:
     """List a dataclass's fields with their values. Those of a tuple stand one by one, as `rules.0`."""
-    found: list[tuple[str, Any]] = []
+    flat: list[tuple[str, Any]] = []
     for name in init_fields(thing):
-        value = getattr(thing, name)
-        each = enumerate(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else ()
-        found += [(f"{name}.{i}", x) for i, x in each] or [(name, value)]
-    return found
+        value: Any = getattr(thing, name)
+        if isinstance(value, tuple) and value:
+            flat += [(f"{name}.{i}", each) for i, each in enumerate(listed(value))]
+        else:
+            flat += [(name, value)]
+    return flat
 
 
 def init_fields(thing: Any) -> list[str]:
-    """Name the fields that are given to a dataclass."""
-    return [field.name for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
+    """Name the fields that a dataclass is made of."""
+    return (
+        [field.name for field in dataclasses.fields(thing) if field.init]
+        if dataclasses.is_dataclass(thing)
+        else []
+    )
 
 
 def node_of(thing: Any, kind: str) -> dict[str, Any]:
     """Write the YAML node of a dataclass: its `type`, and fields that are not None."""
-    fields = {name: value for name in init_fields(thing) if (value := getattr(thing, name)) is not None}
-    return {"type": kind} | {name: _plain(value) for name, value in fields.items()}
+    node: dict[str, Any] = {"type": kind}
+    for name in init_fields(thing):
+        value = getattr(thing, name)
+        if value is not None:
+            node[name] = _plain(value)
+    return node
 
 
 def _plain(value: Any) -> Any:
@@ -236,10 +255,15 @@ def _plain(value: Any) -> Any:
 
 def check_part(thing: object, name: str, of: type[Node] = Region) -> None:
     """Check a field that holds a rule, or an object of another family."""
-    if not isinstance(value := getattr(thing, name), of):
-        known = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
-        what = f"trust region, got {value!r}{EXAMPLE}" if of is Region else f"{of.__name__}, of {known}, got {value!r}"
-        raise ValueError(f"{name} of {type(thing).__name__} must be a {what}")
+    value = getattr(thing, name)
+    if isinstance(value, of):
+        return
+    if of is Region:
+        wanted = f"trust region, got {value!r}{EXAMPLE}"
+    else:
+        kinds = [kind for kind, each in sorted(of.kinds.items()) if issubclass(each, of)]
+        wanted = f"{of.__name__}, of {kinds}, got {value!r}"
+    raise ValueError(f"{name} of {type(thing).__name__} must be a {wanted}")
 
 
 def check_number(thing: object, name: str, interval: str, *, integer: bool = False) -> None:

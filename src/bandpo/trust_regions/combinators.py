@@ -93,7 +93,9 @@ class Choice(Region, ABC):
         x = self.quantity(old_logps, context or Context())
         old = torch.where(x.isnan(), torch.nan, old_logps)
         a, b = (part.bounds(old, context) for _, part in parts_of(self))
-        return Bounds(torch.where(x <= 0, a.log_low, b.log_low), torch.where(x <= 0, a.log_high, b.log_high))
+        return Bounds(
+            torch.where(x <= 0, a.log_low, b.log_low), torch.where(x <= 0, a.log_high, b.log_high)
+        )
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,9 @@ def _known_kind(kind: object, family: type[Node]) -> str:
         if spelling in family.kinds:
             return spelling
     names = sorted(family.kinds)
-    raise ValueError(unknown(f"{family.family} type", kind, names, most=8 if family is Region else len(names)))
+    raise ValueError(
+        unknown(f"{family.family} type", kind, names, most=8 if family is Region else len(names))
+    )
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
@@ -119,12 +121,20 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         # Only `bandpo train` looks there by itself: the working directory may be a stranger's folder.
         hint = "; PYTHONPATH=. before the command lets Python look in the working directory, too"
         hint = hint if isinstance(error, ModuleNotFoundError) else ""
-        raise ValueError(f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
-    classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+        raise ValueError(
+            f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}"
+        ) from error
+    classes = {
+        key: each
+        for key, each in vars(module).items()
+        if isinstance(each, type) and issubclass(each, base)
+    }
     cls = classes.get(of_class)
     if cls is None or not dataclasses.is_dataclass(cls):
         wanted = f"{base.__name__} {of_class!r}, a frozen dataclass"
-        raise ValueError(f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if cls is None else ''}")
+        raise ValueError(
+            f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if cls is None else ''}"
+        )
     return cls
 
 
@@ -138,7 +148,9 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
     for key in values:
         if key not in names:
             raise ValueError(f"unknown key {key!r} in {what}{nearest(key, names)}; it has {names}")
-    without_default = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
+    without_default = [
+        field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING
+    ]
     missing = [name for name in without_default if name not in values]
     if missing:
         raise ValueError(f"{what} lacks {', '.join(missing)}; it has {names}")
@@ -161,5 +173,7 @@ def node_of_text(text: str) -> Mapping[str, Any] | str:
     except ModuleNotFoundError:
         raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
     if not isinstance(node, dict) and re.search("[{:]", text):
-        raise ValueError("a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}")
+        raise ValueError(
+            "a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}"
+        )
     return node if isinstance(node, dict) else text

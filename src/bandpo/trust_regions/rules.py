@@ -36,8 +36,13 @@ class Clip(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return constants, but NaN where log p is. The two epsilons themselves travel with them."""
         with torch.no_grad():  # as a decorator, a rule that is made inside of a compiled graph breaks it
-            zero, epsilons = old_logps.to(output_dtype(old_logps)).clamp(0, 0), (self.eps_low, self.eps_high)
-            return Bounds(zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons)
+            zero, epsilons = (
+                old_logps.to(output_dtype(old_logps)).clamp(0, 0),
+                (self.eps_low, self.eps_high),
+            )
+            return Bounds(
+                zero + _log1p(-self.eps_low, zero), zero + _log1p(self.eps_high, zero), epsilons=epsilons
+            )
 
     @property
     def label(self) -> str:
@@ -69,7 +74,11 @@ class DCPO(Region):
 
     kind: ClassVar[str] = "dcpo"
     tunable: ClassVar[Any] = ("eps_low", "eps_high")
-    valid_range: ClassVar[Mapping[str, str]] = {"eps_low": "(0, inf)", "eps_high": "(0, inf)", "max_ratio": "(1, inf]"}
+    valid_range: ClassVar[Mapping[str, str]] = {
+        "eps_low": "(0, inf)",
+        "eps_high": "(0, inf)",
+        "max_ratio": "(1, inf]",
+    }
     eps_low: float = 0.16
     eps_high: float = 0.2
     max_ratio: float = 10.0
@@ -85,7 +94,9 @@ class DCPO(Region):
 
     @property
     def label(self) -> str:
-        return f"DCPO {self.eps_low}/{self.eps_high}" + (f" cap {self.max_ratio}" if self.max_ratio != 10 else "")
+        return f"DCPO {self.eps_low}/{self.eps_high}" + (
+            f" cap {self.max_ratio}" if self.max_ratio != 10 else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class Band(Region):
 
     Args:
         divergence: a registered name, or a `Divergence` (without a config node until it is registered).
-        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius). inf: the simplex.
+        delta: the radius, positive; 0.05 for KL is the paper's recommendation (sec:delta_radius).
         delta_low: another radius for the lower bound, or None.
         delta_high: another radius for the upper bound, or None.
     """
@@ -134,10 +145,12 @@ class Band(Region):
         name_divergence(self)
         for name in ("delta", "delta_low", "delta_high"):
             if name == "delta" or getattr(self, name) is not None:
-                check_number(self, name, "(0, inf]")
+                check_number(self, name, "(0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        return band_bounds(old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high)
+        return band_bounds(
+            old_logps, self.divergence, self.delta, delta_low=self.delta_low, delta_high=self.delta_high
+        )
 
     @property
     def label(self) -> str:
@@ -147,7 +160,8 @@ class Band(Region):
 
 def name_divergence(rule: Any) -> None:
     """Replace a registered divergence by its name, so that equal nodes are equal."""
-    if (kind := divergence(rule.divergence)).is_registered:
+    kind = divergence(rule.divergence)
+    if kind.is_registered:
         object.__setattr__(rule, "divergence", kind.name)
 
 

@@ -11,7 +11,20 @@ from typer import Argument, Option
 from bandpo.errors import UserError
 
 from .app import Once, app
-from .shared import RULES, Json, Page, Trust, minutes, objective, probability, region, seconds, several, width, wrapped
+from .shared import (
+    RULES,
+    Json,
+    Page,
+    Trust,
+    minutes,
+    objective,
+    probability,
+    region,
+    seconds,
+    several,
+    width,
+    wrapped,
+)
 
 LOGS = (
     "A run is the folder of bandpo train or lab, TRL's output_dir, or a log: metrics.jsonl of bandpo or prime-rl, "

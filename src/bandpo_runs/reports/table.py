@@ -15,7 +15,15 @@ from bandpo.errors import UserError
 
 from ..evals.results import Result, in_paper, papers_order, share, unparsed
 from ..statistics.estimators import best_at_k_bootstrap, per_prompt
-from ..statistics.intervals import Interval, Spread, average, clustered_error, difference, runs_needed, training_runs
+from ..statistics.intervals import (
+    Interval,
+    Spread,
+    average,
+    clustered_error,
+    difference,
+    runs_needed,
+    training_runs,
+)
 from .comparison import different_sampling, many, points
 
 

@@ -30,7 +30,17 @@ from bandpo.trust_regions.nodes import trust_region
 
 from ..config.recipe import merge, put, setting
 from ..config.run_folder import read_info
-from ..files.logs import CLIP_RATES, Followed, files_of, is_tracked, logs_at, lost_in, name_of, read, unscored_in
+from ..files.logs import (
+    CLIP_RATES,
+    Followed,
+    files_of,
+    is_tracked,
+    logs_at,
+    lost_in,
+    name_of,
+    read,
+    unscored_in,
+)
 from ..files.reading import content_of, read_yaml
 from ..statistics.curves import Curves, by_step
 from .shell import SUFFIXES, not_beside, of_shell, script_text

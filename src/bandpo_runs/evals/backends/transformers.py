@@ -92,7 +92,12 @@ class Transformers:
 
 def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
     """Return the logits processors of a batch. They make the drawn token the most probable."""
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    from transformers import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     steps = LogitsProcessorList()
     if sampling.temperature > 0:
