@@ -33,7 +33,7 @@ def shares(world: Any, learner: Learner, seed: int) -> tuple[float, float]:
 
     def counted(*args: Any, **more: Any) -> Any:  # more than once in some steps
         loss, metrics = plain(*args, **more)
-        numbers[more["step"]] = metrics.compute()
+        numbers[more["extra"]["step"]] = metrics.compute()
         return loss, metrics
 
     reference.policy_loss = counted

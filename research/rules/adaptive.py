@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -14,15 +14,14 @@ from torch import Tensor
 from bandpo.band.operator import band_bounds
 from bandpo.bounds import Bounds
 from bandpo.numerics import output_dtype
-from bandpo.trust_regions.base import Context, Region, check_part
+from bandpo.trust_regions.base import Context, Node, Region, check_part
+from bandpo.trust_regions.nodes import read_field, read_node
 from bandpo.trust_regions.rules import Band
-
-from .control import Controlled, Law, read_law
 
 __all__ = ["Adaptive", "Tilt", "TokenLaw"]
 
 
-class TokenLaw(Law, ABC):
+class TokenLaw(Node, ABC, family="law"):
     """Weigh each token's radius; derive a frozen dataclass with a `kind` from it."""
 
     @abstractmethod
@@ -85,7 +84,7 @@ class Adaptive(Region):
     """Give a band another radius for each token: delta_t = delta w_t / mean(w). The weights w are a law's.
 
     The paper leaves such a delta_t as future work. A law gives some tokens more room and others less; the mean radius
-    stays delta. The rule is a `Band` or one whose radius is `Controlled`; anything else raises ValueError.
+    stays delta. The rule is a `Band`; anything else raises ValueError.
 
     The mean is over all response tokens that the loss is given, also where the band governs some of them only, as in
     `ByProbability`. With micro-batches or processes add up `sums` over all parts, and pass total / count as
@@ -108,13 +107,15 @@ class Adaptive(Region):
     region: Region
     law: TokenLaw
 
-    read_field = staticmethod(read_law)
+    @staticmethod
+    def read_field(name: str, value: Any) -> Any:
+        return read_node(value, TokenLaw) if name == "law" and isinstance(value, Mapping) else read_field(name, value)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_part(self, "law", of=TokenLaw)
-        if not isinstance(self.region.region if isinstance(self.region, Controlled) else self.region, Band):
-            raise ValueError(f"region of Adaptive must be a Band, may be Controlled, got {self.region!r}")
+        if not isinstance(self.region, Band):
+            raise ValueError(f"region of Adaptive must be a Band, got {self.region!r}")
 
     def all_required(self) -> dict[str, str]:
         return super().all_required() | dict.fromkeys(self.law.required, type(self.law).__name__)
@@ -137,15 +138,13 @@ class Adaptive(Region):
         return torch.stack([torch.where(counted, weights, 0.0).sum(), counted.sum().to(weights.dtype)])
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        context, band = context or Context(), self.region
-        if isinstance(band, Controlled):
-            band = band.at(context.require("controlled", band))
+        context, band = context or Context(), cast(Band, self.region)
         weights, mask, mean = self.weights(old_logps, context), context.response_mask, context.extra.get("mean_weight")
         if mean is None:
             total, count = self.sums(old_logps, context).unbind()
             mean = total / count.clamp(min=1)
-        known = ~weights.isnan()
+        is_number = ~weights.isnan()
         # Padding, in which anything may stand, has the mean. A token with NaN as its weight gets NaN as its bounds.
-        scale = torch.where(known if mask is None else mask & known, weights / mean, 1.0)
+        scale = torch.where(is_number if mask is None else mask & is_number, weights / mean, 1.0)
         radii = {name: value * scale for name in ("delta", "delta_low", "delta_high") if (value := getattr(band, name))}
-        return band_bounds(torch.where(known, old_logps, torch.nan), cast(Band, band).divergence, **radii)
+        return band_bounds(torch.where(is_number, old_logps, torch.nan), band.divergence, **radii)

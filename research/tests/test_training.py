@@ -17,8 +17,6 @@ from bandpo import Band, ByProbability, BySign, Clip, Objective
 from bandpo.losses.nodes import methods
 from research.rules.adaptive import Adaptive, Tilt
 from research.rules.batch import GroupClip, Stale
-from research.rules.control import Controlled
-from research.rules.laws import PI
 from research.worlds import Learner, Scene, make_world, reference, scene, train, why_not_numba
 from research.worlds.learner import ANCHORS
 from research.worlds.rounds import CUTS, Trace, start_of_round
@@ -341,12 +339,6 @@ class OfTheMean(bandpo.Region):
 def test_a_rule_that_looks_at_the_whole_batch_is_not_compiled():
     assert why_not_numba(Learner(OfTheMean(), 0.05)) == "its bounds depend on what else is in the batch"
     assert np.isfinite(train(SHORT, [Learner(OfTheMean(), 0.05)], [1])["final"]).all()
-
-
-def test_a_controlled_rule_moves():
-    held = Controlled(Clip(0.2, 0.2), "eps_high", "clip/fraction", 0.02, PI(kp=2.0), 0.01, 2.0)
-    fixed, moved = train(SHORT, [Learner(Clip(0.2, 0.2), 0.05), Learner(held, 0.05)], [1, 2], engine="torch")["mean"]
-    assert (fixed != moved).all()
 
 
 def test_the_numbers_are_those_of_the_curves():

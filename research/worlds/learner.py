@@ -11,7 +11,6 @@ from bandpo.losses.objective import Method, Objective
 from bandpo.losses.surrogates import as_pair
 from bandpo.trust_regions.base import Region, check_number
 from bandpo.trust_regions.rules import Clip
-from research.rules.control import Controlled, find_one
 
 # The average over tokens is the world's: that of the objective is a trainer's, or was not chosen.
 _AVERAGE = "token-mean"
@@ -123,8 +122,4 @@ def _check_cuts(objective: Objective) -> None:
         raise ValueError(
             "by_chance of Learner goes with an objective that cuts tokens one by one, of surrogate 'clip' or 'mask', "
             f"ratio 'token' and no dual clip, got {objective!r}"
-        )
-    if find_one(objective.trust_region, Controlled) is not None:
-        raise ValueError(
-            f"by_chance of Learner goes with no Controlled rule, which would measure the random cuts, got {objective!r}"
         )

@@ -17,7 +17,6 @@ from bandpo.losses.objective import Objective
 from bandpo.losses.policy import policy_loss
 from bandpo.trust_regions.base import Context
 from bandpo.trust_regions.rules import Clip
-from research.rules.control import Controlled, find_one
 
 from . import draws
 from .learner import Learner
@@ -47,8 +46,6 @@ class _Run:
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=learner.learning_rate)
         else:
             self.optimizer = torch.optim.Adam(self.parameters, lr=learner.learning_rate, betas=scene.betas)
-        self.rule = find_one(learner.objective.trust_region, Controlled)
-        self.state = None if self.rule is None else self.rule.start()
         self.steps = 0
 
     def table(self) -> Tensor:
@@ -119,12 +116,10 @@ class _Run:
         extra: dict[str, Any] = {**context.extra, "step": self.steps, "entropies": entropy.detach()}
         extra["logps"] = logps.detach()
         extra["divergences"] = (0.5 * (now.exp() - old.exp()).abs().sum(-1))[states]
-        if self.rule is not None and self.state is not None:
-            extra["controlled"] = self.rule.value(self.state)
-        kept = None
+        gates = None
         if gate is not None:
             with_all = dataclasses.replace(context, extra=extra)
-            kept = _by_chance(objective, logps.detach(), old_logps, mask, with_all, gate)
+            gates = _by_chance(objective, logps.detach(), old_logps, mask, with_all, gate)
             objective = dataclasses.replace(objective, trust_region=Clip(1.0, math.inf), surrogate="clip")
 
         def loss_of(objective: Objective, advantages: Tensor) -> Any:
@@ -133,7 +128,7 @@ class _Run:
                 reference = torch.from_numpy(self.first)[states, tokens]
             return policy_loss(
                 logps, old_logps, advantages, mask, objective,
-                ref_logps=reference, rollout_is_weights=kept, metrics="all", extra=extra,
+                ref_logps=reference, rollout_is_weights=gates, metrics="all", extra=extra,
             )  # fmt: skip
 
         def slope_of(advantages: Tensor) -> Tensor:
@@ -149,7 +144,7 @@ class _Run:
         if learner.balanced:
             advantages = _balanced(advantages, log_ratio, slope != 0)
             slope = slope_of(advantages)
-        loss, metrics = loss_of(objective, advantages)
+        loss, _ = loss_of(objective, advantages)
         if is_last:
             self.count_cuts(slope, log_ratio, old_logps, advantages, mask)
         if learner.entropy_bonus > 0:
@@ -158,8 +153,6 @@ class _Run:
         loss.backward()
         self.optimizer.step()
         self.steps += 1
-        if self.rule is not None and self.state is not None:
-            _, self.state = self.rule.radius(self.state, metrics.compute())
 
     def count_stops(
         self, round: int, slope: Tensor, log_ratio: Tensor, bounds: Any, advantages: Tensor, mask: Tensor

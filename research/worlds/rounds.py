@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bandpo.losses.advantages import group_advantages
-from bandpo.trust_regions.base import Context
+from bandpo.trust_regions.base import Context, walk
 from research.rules.adaptive import Adaptive
-from research.rules.control import find_one
 
 from .learner import ANCHORS, Learner
 from .mismatch import rollout_weights
@@ -95,7 +94,8 @@ def start_of_round(
             "staleness": min(scene.stale, round),
         },
     )
-    adaptive = find_one(learner.objective.trust_region, Adaptive)
+    region = learner.objective.trust_region
+    adaptive = next((each for each in walk(region) if isinstance(each, Adaptive)), None)
     if adaptive is not None:  # the mean over a round, as trainers have it, and not over a minibatch
         weights = torch.where(mask, adaptive.weights(old_logps, context), 0.0).view(-1, scene.responses, mask.shape[1])
         means = weights.sum((1, 2)) / mask.view(weights.shape).sum((1, 2))

@@ -73,8 +73,9 @@ def test_a_move_that_costs_infinitely_much_leaves_nothing_for_what_follows():
 @of_both
 def test_it_keeps_what_every_rule_promises(region):
     old = torch.linspace(-12, -1e-3, 64, dtype=F64)[None]
-    check_trust_region(region, Context(logps=(old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)))
-    check_objective(Objective(region, apply="mask"))
+    check_trust_region(region, Context(extra={"logps": (old + 0.2 * torch.sin(9 * old)).clamp(max=-1e-4)}))
+    seen = torch.linspace(-3, -0.01, 48, dtype=F64).view(6, 8)
+    check_objective(Objective(region, surrogate="mask"), extra={"logps": seen})
     assert trust_region(region.to_config()) == region
 
 
@@ -82,12 +83,12 @@ def test_it_keeps_what_every_rule_promises(region):
 def test_padding_and_nan_reach_no_other_token(region):
     old, new = batch(3, 6, seed=9)
     mask = torch.arange(6) < torch.tensor([[6], [4], [0]])
-    bounds = region.bounds(old, Context(response_mask=mask, logps=new))
+    bounds = region.bounds(old, Context(response_mask=mask, extra={"logps": new}))
     noise = torch.where(mask, new, torch.nan)
-    same = region.bounds(torch.where(mask, old, torch.nan), Context(response_mask=mask, logps=noise))
+    same = region.bounds(torch.where(mask, old, torch.nan), Context(response_mask=mask, extra={"logps": noise}))
     assert torch.equal(same.log_low[mask], bounds.log_low[mask])
     assert torch.equal(same.log_high[mask], bounds.log_high[mask])
-    broken = region.bounds(torch.where(torch.arange(6) == 2, torch.nan, old), Context(mask, logps=new))
+    broken = region.bounds(torch.where(torch.arange(6) == 2, torch.nan, old), Context(mask, extra={"logps": new}))
     assert (broken.log_low.isnan() == (torch.arange(6) == 2)).all()
     assert (broken.log_high.isnan() == (torch.arange(6) == 2)).all()
 
@@ -97,9 +98,9 @@ def test_a_token_may_be_impossible_or_sure(region):
     old = torch.tensor([[-torch.inf, 0.0, -1e30, -1.0, -700.0, 1e-6, -1e-7, -1.0]])
     new = torch.tensor([[-1.0, -0.5, -2.0, -torch.inf, -0.01, 0.0, 0.0, 0.0]])
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        bounds = region.bounds(old.to(dtype), Context(logps=new.to(dtype)))
+        bounds = region.bounds(old.to(dtype), Context(extra={"logps": new.to(dtype)}))
         assert (bounds.log_low <= 0).all()
         assert (bounds.log_high >= 0).all()
     leaf = new.clone().requires_grad_()
-    loss, _ = policy_loss(leaf, old, torch.ones(1), torch.ones(1, 8), region)
+    loss, _ = policy_loss(leaf, old, torch.ones(1), torch.ones(1, 8), region, extra={"logps": new})
     assert torch.autograd.grad(loss, leaf)[0].isfinite().all()

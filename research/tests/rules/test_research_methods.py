@@ -80,7 +80,7 @@ FORMULAS = {
     "erc": erc,
     "a-3po": a3po,
 }
-SAME_VALUE = ("band-entropy", "gapo")  # the others have another with the same gradient
+SAME_VALUE = ("band-entropy", "gapo")  # the others have another value with the same gradient
 
 
 def flipped_ratio(data: dict[str, Tensor], sampler: Tensor) -> dict[str, Tensor]:
