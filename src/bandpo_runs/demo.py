@@ -146,9 +146,8 @@ def train(
             adam.zero_grad()
             torch.stack([loss for loss, _ in losses]).sum().backward()
             adam.step()
-        clipped = [
-            metrics.compute()["clip/fraction"] for _, metrics in losses
-        ]  # at the last step of the round
+        # At the last step of the round.
+        clipped = [metrics.compute()["clip/fraction"] for _, metrics in losses]
 
 
 def _log_probabilities(table: Tensor, answers: Tensor) -> Tensor:

@@ -73,9 +73,8 @@ class Progress:
         if now - self.shown < self.pause:
             return
         self.shown = now
-        if (
-            self.total is not None and done > self.before
-        ):  # rich's own time left would count what was there as done now
+        # Rich's own time left would count what was there as done now.
+        if self.total is not None and done > self.before:
             minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
             note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))
         self.bar.update(self.task, completed=done, note=note)

@@ -84,9 +84,8 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
     within = log_p.clamp(min=2 * LOG_P_MIN)
     s = torch.sqrt(delta * (2 - delta) * -expm1(log_p)) * torch.exp(-0.5 * within)
-    gap = torch.where(
-        x == 0, 0.0, -expm1(-x) / (1 - delta + s)
-    )  # at p = 1 and delta = 1 it would be 0 / 0
+    # At p = 1 and delta = 1 it would be 0 / 0.
+    gap = torch.where(x == 0, 0.0, -expm1(-x) / (1 - delta + s))
     fall = delta + s
     log_low = 2 * torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), torch.log(gap))
     log_high = 2 * torch.log1p(s - delta) - (log_p - within)

@@ -50,9 +50,8 @@ def kl_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
         t = t + step
     if exact:
         log_r, log_c = tilted(t, mu)
-        log_c = torch.where(
-            t > 1, -curved - mu * t, log_c
-        )  # the e^t of a large t has lost its last digits
+        # The e^t of a large t has lost its last digits.
+        log_c = torch.where(t > 1, -curved - mu * t, log_c)
     else:  # log Z is carried along the step by its two derivatives
         log_c = -(log_z + q * step * (1 + 0.5 * (1 - q) * step))
         log_r = t + log_c

@@ -107,9 +107,8 @@ def band_bounds(
     >>> f"{band.log_low.exp().item():.3f} {band.log_high.exp().item():.3f}"
     '0.262 2.411'
     """
-    if hasattr(
-        old_logps, "to_local"
-    ):  # a DTensor: no token needs others, so each process has the bounds of its own
+    # A DTensor: no token needs others, so each process has the bounds of its own.
+    if hasattr(old_logps, "to_local"):
         radii = {"delta": local(delta), "delta_low": local(delta_low), "delta_high": local(delta_high)}
         return _as_dtensors(band_bounds(local(old_logps), divergence, **radii), old_logps)
     check_old_logps(old_logps)
@@ -197,9 +196,8 @@ def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
             )
         try:
             is_fine = is_traced(delta) or bool(((delta > 0) & (delta < math.inf)).all())
-        except (
-            RuntimeError
-        ):  # of vmap, or of a graph that is traced with real numbers: there is nothing to look at
+        # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
+        except RuntimeError:
             is_fine = True
         if not is_fine:
             lowest, highest = float(delta.min()), float(delta.max())

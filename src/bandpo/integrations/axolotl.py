@@ -62,9 +62,8 @@ class Plugin(BasePlugin):
         objective_for(
             "axolotl", get("trust_region"), anchor=get("anchor") or "old", average=trl.get("loss_type")
         )
-        cfg["trainer_cls"] = (
-            TRAINER  # one of `get_trainer_cls` would be made without the model and the rewards
-        )
+        # One of `get_trainer_cls` would be made without the model and the rewards.
+        cfg["trainer_cls"] = TRAINER
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         if cfg.trainer_cls == TRAINER and not isinstance(trainer, __getattr__("BandPOTrainer")):
@@ -74,9 +73,8 @@ class Plugin(BasePlugin):
 
 
 @cache
-def __getattr__(
-    name: str,
-) -> type:  # late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL
+# Late: between plug-ins and TRL's trainer axolotl puts its kernels into TRL.
+def __getattr__(name: str) -> type:
     if f"{__name__}.{name}" != TRAINER:
         raise AttributeError(f"{__name__} has no {name!r}")
     from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer  # pyright: ignore[reportMissingImports]

@@ -224,9 +224,8 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         check_losses(type(self), GRPOTrainer)
-        arguments = inspect.signature(
-            super().__init__
-        ).parameters  # of GRPOTrainer, or of a class in between
+        # Of GRPOTrainer, or of a class in between.
+        arguments = inspect.signature(super().__init__).parameters
         _check_names(type(self), "argument", arguments, named)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
@@ -306,9 +305,8 @@ class BandPOTrainer(ContextTrainer):
                 "advantages": -torch.ones_like(inputs["completion_mask"][:, 0], dtype=torch.float32)
             }
             if self.beta == 0 or not getattr(self.args, "use_bias_correction_kl", False):
-                inputs["old_per_token_logps"] = (
-                    None  # r is not used; set it to 1, else its gradient can be NaN
-                )
+                # The ratio is not used; set it to 1, else its gradient can be NaN.
+                inputs["old_per_token_logps"] = None
         try:
             loss = super()._compute_loss(model, inputs)
         finally:

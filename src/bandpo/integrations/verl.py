@@ -45,9 +45,8 @@ SOURCES = {
         "the rollout, with actor_rollout_ref.rollout.calculate_log_probs=true",
     ),
 }
-_OF_BATCH: dict[
-    str, Any
-] = {}  # what the loss of a micro-batch needs besides the tensors that verl hands it
+# What the loss of a micro-batch needs besides the tensors that verl hands it.
+_OF_BATCH: dict[str, Any] = {}
 _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
     "tokens": "tokens",
     "clip/high_count": "high",

@@ -206,9 +206,8 @@ def measure(
             torch.round(torch.asinh(whole(log_ratio) / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF)
             + HALF
         )
-        index = torch.where(
-            whole(mask), place.long(), 2 * HALF + 1
-        ).flatten()  # padding has a bin of its own, the last
+        # Padding has a bin of its own, the last.
+        index = torch.where(whole(mask), place.long(), 2 * HALF + 1).flatten()
         counts = index.new_zeros(2 * HALF + 2).scatter_add(0, index, torch.ones_like(index))
         totals["histogram"] = counts[: 2 * HALF + 1]
     return Metrics(totals, maxima)

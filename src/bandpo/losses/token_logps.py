@@ -70,9 +70,8 @@ def token_logps(
         logits = rows if weight is None else functional.linear(rows, weight)
         logps = torch.log_softmax(logits.to(output_dtype(logits)) / temperature, -1)
         own = logps.gather(-1, chosen[:, None])[:, 0]
-        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(
-            -1
-        ) if entropies else own  # 0 times -inf is NaN
+        # 0 times -inf is NaN.
+        return own, -(logps.exp() * logps.clamp(min=-1e3)).sum(-1) if entropies else own
 
     pieces = zip(
         hidden.reshape(-1, hidden.shape[-1]).split(chunk), tokens.flatten().split(chunk), strict=True

@@ -119,9 +119,8 @@ def compare(task: list[str]) -> list[Any]:
     try:
         values = [_parse(answer) for answer in answers]
         return [all(_equal(_parse(right), value) for value in values), str(values[-1])[:1000]]
-    except (
-        Exception
-    ) as error:  # an answer that sympy cannot take is wrong; an error in these files is ours
+    # An answer that sympy cannot take is wrong; an error in these files is ours.
+    except Exception as error:
         ours = traceback.extract_tb(error.__traceback__, limit=-1)[0].filename in (
             __file__,
             sizes.__file__,
@@ -160,9 +159,8 @@ def _parsed(answer: str) -> Any:
     )
     latex = normalize_latex(answer, _NORMAL)
     with contextlib.suppress(Exception):
-        return _Reader(PredictionMode.SLL).parse(
-            latex
-        )  # without full context: the same or an error, in half the time
+        # Without full context: the same or an error, in half the time.
+        return _Reader(PredictionMode.SLL).parse(latex)
     return _Reader(PredictionMode.LL).parse(latex)
 
 

@@ -97,9 +97,8 @@ def _last_statement(text: str, finished: bool) -> tuple[int, Statement | None]:
                 and mark.lastgroup == "sentence"
                 and not P.at_once.match(in_english(" ".join(statement.answers) or "7"))
             ):
-                weak = (
-                    weak if weak[1] else (mark.start(), statement)
-                )  # "the answer is correct" takes nothing back
+                # "the answer is correct" takes nothing back.
+                weak = weak if weak[1] else (mark.start(), statement)
             elif statement is not None:
                 return mark.start(), statement
     return weak

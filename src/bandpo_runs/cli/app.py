@@ -141,13 +141,11 @@ def _run(argv: list[str], command: str, commands: Typer, name: str) -> int:
 def line_of(error: Exception) -> str | None:
     """Return a line about bad input or what the machine lacks. None is for an error that needs its traceback."""
     text = " ".join(without_password(str(error)).split())
-    if isinstance(error, UserError) or text.startswith(
-        "Symlink loop"
-    ):  # as which pathlib tells one until Python 3.12
+    # As which pathlib tells one until Python 3.12.
+    if isinstance(error, UserError) or text.startswith("Symlink loop"):
         return text
-    if "TemplateError" in (
-        cls.__name__ for cls in type(error).__mro__
-    ):  # Jinja's, such as Gemma's of a system message
+    # Jinja's, such as Gemma's of a system message.
+    if "TemplateError" in (cls.__name__ for cls in type(error).__mro__):
         return f"the model's chat template refuses these messages: {text}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("bandpo"):
         return f"{error.name} is not installed; pip install 'bandpo[lab]'"
@@ -168,9 +166,8 @@ class _Printable:
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self.rich_proxied_file = stream or os.fdopen(
-            os.open(os.devnull, os.O_WRONLY), "w"
-        )  # >&- leaves none
+        # >&- leaves none.
+        self.rich_proxied_file = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal does not have
 

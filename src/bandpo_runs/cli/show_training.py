@@ -69,9 +69,8 @@ def compare_and_show(
         heads = [
             _LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
         ]
-        with Progress(
-            "rounds", total, sum(done.values()), pause=math.inf
-        ) as progress:  # rows are lines enough
+        # Rows are lines enough.
+        with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:
 
             def on_row(job: Job, row: dict[str, Any]) -> None:
                 console.print("\n".join([*heads, _lab_row(job, row)]), soft_wrap=True)
@@ -115,9 +114,8 @@ def train_and_show(
     try:
         _train(recipe, settings, resume, command, changed_data)
     except UserError:
-        if (
-            not processes.is_first()
-        ):  # an error of all is said once: the end of the first process ends the others
+        # An error of all is said once: the end of the first process ends the others.
+        if not processes.is_first():
             time.sleep(_PATIENCE)
         raise
 

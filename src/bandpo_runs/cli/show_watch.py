@@ -27,9 +27,8 @@ from ..statistics.curves import mean_of_known
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 _MOST_LINE = 60  # columns of a curve
-_PAUSE = (
-    50  # a pause is so many times as long as a look and its page take, so it takes 2 % of a core at most
-)
+# A pause is so many times as long as a look and its page take, so it takes 2 % of a core at most.
+_PAUSE = 50
 # The columns of the table of several runs; those at the end go where room is short.
 _COLUMNS = (
     "reward",

@@ -20,9 +20,8 @@ HASHES, BOX = "####", r"\boxed"  # marks of the answer in a solution
 # Fields that hold the answer where a cell holds more than that.
 _FIELDS = ("ground_truth", "answer", "final_answer", "gold", "target", "reference", "value")
 _PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a", "na"}
-_CONTAINER = re.compile(
-    r"array\(|[\[{]\s*(\{\s*)?['\"]"
-)  # how a list or mapping begins that was written as text
+# How a list or mapping begins that was written as text.
+_CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")
 _SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
 _BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
 _IN_UNITS = re.compile(r"(-?[\d.,/]+)\s*\((?!mod\b)[^\W\d_][^()]*\)")

@@ -229,9 +229,8 @@ def collect(
             first.setdefault(text, problem)
             continue
         other = first.get(text)
-        if what == _CONTRADICTION and isinstance(
-            other, Problem
-        ):  # nobody here can say which answer is right
+        # Nobody here can say which answer is right.
+        if what == _CONTRADICTION and isinstance(other, Problem):
             findings.fault(what, other, f"answer {quoted(other.answer)}")
             del selected[other.index]
         if what != "duplicate":

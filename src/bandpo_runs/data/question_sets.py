@@ -22,9 +22,8 @@ from .sources import SOURCES, find, warnings_of
 # Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
 # of seed s + i.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-LONGEST = (
-    1_000_000  # characters of a question; to find the tokens of ten million takes more than a minute
-)
+# Characters of a question; to find the tokens of ten million takes more than a minute.
+LONGEST = 1_000_000
 
 _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 

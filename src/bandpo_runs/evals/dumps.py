@@ -30,9 +30,8 @@ from .samples import Sample, content_of
 _ASSISTANT = ("assistant", "model")
 _EXPECTED = "text, chat messages with one of the assistant, or a list of such is expected"
 Names = Mapping[str, str]  # of columns, by role; none of a form whose roles are known
-_Answers = list[
-    tuple[Any, Any]
-]  # a score and what was read or, for a scorer, a text and the right answer
+# A score and what was read or, for a scorer, a text and the right answer.
+_Answers = list[tuple[Any, Any]]
 
 
 def read_dump(

@@ -297,9 +297,8 @@ def _verifiers(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Read the episodes of verifiers 0.4, which prime-rl keeps too. A trace of a trained agent is an answer."""
     for row in rows:
         task = row["task"]["data"]
-        for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [
-            {}
-        ]:  # it failed
+        # It failed.
+        for trace in [trace for trace in row["traces"] if trace["agent"]["trainable"]] or [{}]:
             rewards = {name: each for name, each in trace.get("rewards", {}).items() if each}
             total = sum(each["score"] * each["weight"] for each in rewards.values()) if rewards else None
             yield {

@@ -116,9 +116,8 @@ def read_results(
         if split_label(text)[0] is None and (result.step is not None or result.source.is_dir())
         if not is_ours(result.source)
     ]
-    if len({(r.label, _home(r)) for r in unnamed}) > len(
-        {r.label for r in unnamed}
-    ):  # models with the same methods
+    # Models with the same methods.
+    if len({(r.label, _home(r)) for r in unnamed}) > len({r.label for r in unnamed}):
         results = [replace(r, label=f"{_home(r)} / {r.label}") if r in unnamed else r for r in results]
     logs = [(result, _log_of(result.source)) for result in results]
     return [replace(result, collapse=read_log(log).collapse) if log else result for result, log in logs]
@@ -180,9 +179,8 @@ def _of_files(
             if len(files) > 1
             else ""
         )
-        sets.setdefault(re.sub(r"-rs\d+$", "", at), []).append(
-            file
-        )  # NeMo-Skills' output-rs0, ...: more samples
+        # NeMo-Skills' output-rs0, ...: more samples.
+        sets.setdefault(re.sub(r"-rs\d+$", "", at), []).append(file)
     notes, graded = list[str](), list[Graded]()
     for name, same in sets.items():
         own, _ = read_dump(same, columns, scorer, drop_incomplete=drop, say=notes.append)

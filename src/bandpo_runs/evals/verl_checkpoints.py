@@ -111,9 +111,8 @@ def _merge(actor: Path, merged: Path, mark: str, sums: str) -> None:
         shutil.rmtree(left)
     console.print(f"merging the parts of {actor} by verl's merger ...", soft_wrap=True)
     began = time.monotonic()
-    new = (
-        actor / f".merged-{time.time_ns()}"
-    )  # the merger of one that was killed may still write to its own
+    # The merger of one that was killed may still write to its own.
+    new = actor / f".merged-{time.time_ns()}"
     command = [*_MERGER, str(actor), "--target_dir", str(new)]
     try:
         done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)

@@ -112,9 +112,8 @@ def logs_at(path: Path) -> dict[Path, Path]:
             inner.clear()  # its checkpoints may be many
     logs = {folder: folder / "metrics.jsonl" for folder in sorted(below)}
     logs = logs or {file: file for file in sorted(path.glob("*.jsonl"))}
-    for file in (
-        [] if logs else sorted(path.glob("*.csv"))
-    ):  # charts of the same runs, or the history of one
+    # Charts of the same runs, or the history of one.
+    for file in [] if logs else sorted(path.glob("*.csv")):
         logs |= {
             (path if run else file) / run: (path / "*.csv" if run else file) / run
             for run in runs_of(file)

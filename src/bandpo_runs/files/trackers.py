@@ -13,9 +13,8 @@ from .reading import content_of
 
 Row = dict[str, Any]
 EVENTS, PRINTED = "events.out.tfevents.*", (".log", ".out", ".txt")
-_OWN = re.compile(
-    "^_|__MIN$|__MAX$"
-)  # columns of wandb about a row, and what it averaged in a value of a chart
+# Columns of wandb about a row, and what it averaged in a value of a chart.
+_OWN = re.compile("^_|__MIN$|__MAX$")
 # Columns of steps, of which the first counts: wandb's own _step counts rows, and TRL writes several of one step.
 _STEPS = ("Step", "train/global_step", "training/global_step", "trainer/global_step", "_step")
 _OWN_STEPS = (
@@ -144,9 +143,8 @@ def printed(path: Path) -> tuple[list[Row], list[str], int | None]:
     text = content.decode(
         "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors="replace"
     )
-    text = re.sub(
-        r"\r\n?", "\n", re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
-    )  # PowerShell's ends, and colours
+    # PowerShell's ends, and colours.
+    text = re.sub(r"\r\n?", "\n", re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text))
     rows, remarks = _lines_of_verl(text)
     if not rows:
         rows, remarks = _dictionaries(text)
@@ -171,9 +169,8 @@ def _lines_of_verl(text: str) -> tuple[list[Row], list[str]]:
             parts = re.split(r"\s+-(?:\s+|$)", f"{metrics[-1]}\n{line.removeprefix(before)}")
             parts = [part.replace("\n", "").strip() for part in parts]
             is_more = sum(map(bool, map(_METRIC.fullmatch, parts))) > bool(_METRIC.fullmatch(metrics[-1]))
-            if is_more or (
-                metrics == [""] and line.startswith(" -")
-            ):  # else another process wrote the line
+            # Else another process wrote the line.
+            if is_more or (metrics == [""] and line.startswith(" -")):
                 metrics[-1:] = parts
         row: Row = dict(metric.rsplit(":", 1) for metric in metrics if ":" in metric)
         if row:

@@ -38,9 +38,8 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
             ax.plot(*seed, color=styles[label]["color"], linewidth=0.8, alpha=0.45, clip_on=False)
         x, y = curve.mean
         every = max(1, len(x) // 5)
-        start = min(
-            index * every // len(styles), max(0, len(x) - 1)
-        )  # markers of two methods do not coincide
+        # Markers of two methods do not coincide.
+        start = min(index * every // len(styles), max(0, len(x) - 1))
         if len(x):
             ax.plot(x, y, **styles[label], markevery=(start, every), clip_on=False)
     ax.set_title(figure.panel.unit, loc="left")
@@ -136,9 +135,8 @@ def svg(draw: Callable[[Axes], Any], name: str, height: int = 240, bare: bool = 
         )
         file, no_dates = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_dates)
-    body = file.getvalue().split("</defs>", 1)[
-        1
-    ]  # before that: a style sheet that would hold for the whole page
+    # Before that: a style sheet that would hold for the whole page.
+    body = file.getvalue().split("</defs>", 1)[1]
     # Drop ids that only count (nothing refers to them, the next figure has them too), matplotlib's font, and no-ops.
     body = re.sub(
         r' id="[a-zA-Z.]+\w*_\d+"| font-family: [^;]*;| transform="rotate\(-0 [^"]*"|\n', " ", body

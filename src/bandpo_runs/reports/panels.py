@@ -175,9 +175,8 @@ def validations(runs: Sequence[Curves]) -> list[Panel]:
     panels = []
     for kind, n in sorted({(kind, n) for each in logged for kind, n, _ in each}, reverse=True):
         shown = [data for data in columns if any((kind, n, data) in each for each in logged)]
-        if (
-            len(columns) > 1 and len(sets) == 1 and shown == columns
-        ):  # else an average would be of other sets elsewhere
+        # Else an average would be of other sets elsewhere.
+        if len(columns) > 1 and len(sets) == 1 and shown == columns:
             shown = ["*", *columns]
         for data in shown:
             name, is_mean = "Average" if data == "*" else in_paper(data), kind == "mean"

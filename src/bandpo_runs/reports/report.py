@@ -45,9 +45,8 @@ class Report:
     lead: str
     verdicts: list[tuple[str, list[str]]]  # sentences on each part, under its title if there are several
     parts: list[Part]
-    bounds: dict[
-        str, tuple[np.ndarray, np.ndarray]
-    ]  # the lowest and the highest ratio of each rule at `GRID`
+    # The lowest and the highest ratio of each rule at `GRID`.
+    bounds: dict[str, tuple[np.ndarray, np.ndarray]]
     intervals: Table
     settings: Table | None  # that differ between runs
     facts: list[str]

@@ -119,9 +119,8 @@ class Watch:
                 del self._logs[place]  # the folder that was waited for has come, and holds several
                 continue
             info = None
-            with contextlib.suppress(
-                UserError
-            ):  # a run of another trainer, or one that is just beginning
+            # A run of another trainer, or one that is just beginning.
+            with contextlib.suppress(UserError):
                 info = read_info(place)
             if changed or place not in self._runs:
                 self._runs[place] = WatchedRun(**by_step(log.rows), notes=tuple(_notes(log)))

@@ -54,9 +54,8 @@ def number_interval(
     answer = int((critical > value).sum())
     variance[:answer] = np.maximum(variance[:answer], variance[answer])
     rejected = np.abs(excess) > t_quantile(0.5 + level / 2, count - 1) * np.sqrt(variance)
-    rejected[1:-1] &= (
-        falling[1:] < falling[:-1]
-    )  # of tokens with the very same number all are outside, or none
+    # Of tokens with the very same number all are outside, or none.
+    rejected[1:-1] &= falling[1:] < falling[:-1]
     rejected[answer] = False  # and so it may be far from the count that is wanted
     fewest = int(np.append(-1, np.flatnonzero(rejected[:answer])).max()) + 1
     most = int(np.append(np.flatnonzero(rejected[answer:]) + answer, len(rejected)).min()) - 1

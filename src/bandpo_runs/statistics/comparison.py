@@ -210,9 +210,8 @@ class _Cell:
             noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
         # With one sample a prompt of each; n of each leave 1/n of it.
         self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
-        self.removable = float(
-            (noise[0] + noise[1]).mean()
-        )  # by more samples, of the variance of a difference
+        # By more samples, of the variance of a difference.
+        self.removable = float((noise[0] + noise[1]).mean())
         spread = (
             float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0
         )  # one prompt: anything may be

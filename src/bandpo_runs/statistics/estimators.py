@@ -87,9 +87,8 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
         raise UserError(f"k must be from 1 to the number of samples {n}, got {k!r}")
     with np.errstate(divide="ignore"):  # i = k: log 0, no subset without a right one
         logs = np.log1p(-k / np.arange(n, k - 1, -1, dtype=np.float64))
-    none_right = np.concatenate(
-        [[0.0], np.cumsum(logs)]
-    )  # log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1
+    # Log of C(n-c, k) / C(n, k), for c = 0 .. n-k+1.
+    none_right = np.concatenate([[0.0], np.cumsum(logs)])
     return -np.expm1(none_right[np.minimum(np.asarray(c, np.int64), n - k + 1)]) + 0.0
 
 

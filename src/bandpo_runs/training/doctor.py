@@ -182,9 +182,8 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
                 raise UserError(f"{path} is not TOML: {error}") from None
         else:
             node = read_yaml(path)
-            if isinstance(node, list) and all(
-                re.match(r"~|.+=", str(x)) for x in node
-            ):  # Hydra's overrides.yaml
+            # Hydra's overrides.yaml.
+            if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):
                 node = _settings([str(x) for x in node if str(x)[0] != "~"])
             elif not isinstance(node, dict | None):
                 raise UserError(

@@ -325,9 +325,8 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
     try:
         return make(**settings)
     except (ValueError, ImportError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "Callback requires" not in str(
-            error
-        ):  # a tracker that is missing
+        # A tracker that is missing.
+        if isinstance(error, RuntimeError) and "Callback requires" not in str(error):
             raise
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 

@@ -284,9 +284,8 @@ def plan(run: Run) -> Plan:
         "other": of["plan.other_seconds"],
     }
     validated = of["plan.validation_prompts"] * of[f"{rollout}.val_kwargs.n"]
-    whole = "hf_model" in (
-        of.values.get(f"{actor}.checkpoint.save_contents") or ()
-    )  # once more, in float32
+    # Once more, in float32.
+    whole = "hf_model" in (of.values.get(f"{actor}.checkpoint.save_contents") or ())
     return Plan(
         parameters=round(parameters),
         training={name: x / _GIB for name, x in training.items()},

@@ -44,15 +44,13 @@ def script_text(path: Path, before: set[Path] | None = None) -> str:
     before = set() if before is None else before
     before.add(path.resolve())
     text = re.sub(r"(?m)(^|\s)#.*$", r"\1", content_of(path).decode(errors="replace"))
-    for _ in range(
-        2
-    ):  # what a command prints is one word, and not known; a second time for one in another
+    # What a command prints is one word, and not known; a second time for one in another.
+    for _ in range(2):
         text = re.sub(r"\$\((?!\()[^()\n]*\)", "$_", text)
 
     def insert(call: re.Match[str]) -> str:
-        below = re.sub(
-            r"^[\"']?\$(\w+|\{\w+\})[\"']?/|[\"']", "", call["path"]
-        )  # ${HERE}/x/y.sh is x/y.sh
+        # ${HERE}/x/y.sh is x/y.sh.
+        below = re.sub(r"^[\"']?\$(\w+|\{\w+\})[\"']?/|[\"']", "", call["path"])
         file = next(filter(Path.is_file, (path.parent / below, path.parent / call["name"])), None)
         if file is None:
             return call[0]

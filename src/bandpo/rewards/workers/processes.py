@@ -21,9 +21,8 @@ from . import template
 _START_SECONDS = 300.0  # for the template's imports, on a busy machine with a slow disk
 _REPLY_SECONDS = 60.0  # for the template to fork, or to end a worker: it does nothing else
 _LONGEST = 1 << 24  # bytes of a message
-_HOME = str(
-    Path(__file__).resolve().parents[3]
-)  # this package may have been found by other means than the path
+# This package may have been found by other means than the path.
+_HOME = str(Path(__file__).resolve().parents[3])
 _FORKS = sys.platform == "linux"  # elsewhere each worker is a program of its own
 
 
@@ -73,9 +72,8 @@ class Line:
             raise self._lost(error, seconds) from None
         except (ValueError, RecursionError):
             message = None
-        if not isinstance(
-            message, dict
-        ):  # no message of ours, and the next ones cannot be told from others
+        # No message of ours, and the next ones cannot be told from others.
+        if not isinstance(message, dict):
             raise Lost("it sent what is not a message")
         return message
 

@@ -26,9 +26,8 @@ def _run() -> None:
     import logging
     import resource
 
-    logging.disable(
-        logging.CRITICAL
-    )  # nobody reads what is written here; math-verify warns in every call
+    # Nobody reads what is written here; math-verify warns in every call.
+    logging.disable(logging.CRITICAL)
     connection = socket.socket(fileno=0)
     # Ctrl-C is the parent's; the limit of time is the kernel's, which asks no Python code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -104,9 +104,8 @@ class Server:
                 if len(failed) >= IN_A_ROW:
                     return None
                 completion = await self._ask(client, request, sampling)
-            if (
-                completion.finish == "error"
-            ):  # all samples of a question that never passes are one failure
+            # All samples of a question that never passes are one failure.
+            if completion.finish == "error":
                 failed[str(request.content)] = str(completion.error)
             elif len(failed) < IN_A_ROW:
                 failed.clear()

@@ -11,9 +11,8 @@ from bandpo.errors import UserError
 from ..samples import Sampling
 from .base import Completion, Request, cannot_load, token_ids
 
-CHUNK = (
-    1024  # requests at once: some full batches of vLLM, and no more samples than that are lost by a kill
-)
+# Requests at once: some full batches of vLLM, and no more samples than that are lost by a kill.
+CHUNK = 1024
 
 
 class VLLM:
