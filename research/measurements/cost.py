@@ -29,7 +29,7 @@ import bandpo
 from bandpo import Band, Clip
 from bandpo.band import BandTable, Divergence
 from bandpo.losses import token_logps
-from bandpo.losses.metrics import Level
+from bandpo.losses.metrics import MetricSet
 from bandpo_runs.provenance import hardware, source_commit
 from research.csv_rows import write_rows
 
@@ -172,7 +172,7 @@ def losses(batch: dict[str, Tensor], of: str = "") -> dict[str, Callable[[], Any
     table, size = BandTable("kl", 0.05), len(new)
     each = 0.01 * 20 ** torch.rand(old.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
-    def full(region: bandpo.Region, metrics: Level | None = "main") -> Callable[[Tensor], Tensor]:
+    def full(region: bandpo.Region, metrics: MetricSet | None = "main") -> Callable[[Tensor], Tensor]:
         return lambda x: bandpo.policy_loss(x, old, advantages, mask, region, normalizer=size, metrics=metrics)[0]
 
     def moving(kind: Any) -> Callable[[Tensor], Tensor]:

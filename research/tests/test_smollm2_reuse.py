@@ -147,6 +147,8 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
     grpo, weighted, level = rewards_minus_no_clip(8)
     assert weighted.low > 0
+    middle, half_width = (weighted.high + weighted.low) / 2, (weighted.high - weighted.low) / 2
+    assert_in("docs/choose.md", f"the weighted clip was {middle:.3f} ± {half_width:.3f} above no clip's, on 16 of 16")
     assert all(one.low < 0 < one.high for one in (grpo, level))
     assert_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
     sentence = (

@@ -475,7 +475,7 @@ def test_the_compiled_exponential_is_that_of_numpy():
 @pytest.mark.parametrize("engine", ["torch", "numba"])
 def test_tokens_that_lose_their_gradient_are_counted_by_side(engine):
     tight = Clip(0.02, 0.02)
-    rules = ("no-clip", tight, Clip(0.02, math.inf), Objective(tight, apply="mask_two_sided"))
+    rules = ("no-clip", tight, Clip(0.02, math.inf), Objective(tight, surrogate="mask_two_sided"))
     runs = [train(SHORT, [Learner(rule, 0.05)], [3], engine=engine) for rule in rules]
     none, clip, low_side, masked = ({name: float(values[0, 0]) for name, values in run.items()} for run in runs)
     assert none["lost_up"] == none["lost_down"] == none["above"] == none["below"] == 0

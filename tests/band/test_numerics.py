@@ -13,7 +13,7 @@ import bandpo
 from bandpo import Bounds, band_bounds
 from bandpo.band import Divergence, divergences
 
-benchmark = load("benchmarks/numerics.py")
+benchmark = load("research/measurements/numerics.py")
 
 NAMES = benchmark.DIVERGENCES
 BOTH = ("low_bound", "high_bound")

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hypothesis import passed
+from hypothesis import given
 from hypothesis import strategies as st
 from serving import CHOICE, USAGE, Fake, chat, completion, drawn, first_tokens, requests
 
@@ -334,7 +334,7 @@ JSON = st.recursive(
 CHOSEN = st.fixed_dictionaries({"message": JSON, "finish_reason": JSON}, optional={"text": JSON})
 
 
-@passed(JSON | st.fixed_dictionaries({"choices": CHOSEN.map(lambda c: [c])}, optional={"usage": JSON}))
+@given(JSON | st.fixed_dictionaries({"choices": CHOSEN.map(lambda c: [c])}, optional={"usage": JSON}))
 def test_whatever_is_sent_is_an_answer_or_an_error(body):
     with contextlib.suppress(UserError):
         assert isinstance(read(body).text, str)

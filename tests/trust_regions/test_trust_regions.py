@@ -155,7 +155,7 @@ def test_the_yaml_that_people_write():
         ({}, "the type of a trust region is missing, as in {type: band, delta: 0.05}"),
         (
             {"type": ["band"]},
-            "no trust region type is called \\['band'\\], did you mean 'band'\\? `bandpo methods` lists all",
+            "no trust region type is called \\['band'\\]; `bandpo methods` lists all",
         ),
         ({"type": "band", "detla": 1}, r"unknown key 'detla' in trust region 'band', did you mean 'delta'\?"),
         ({"type": "clip", 7: 1}, r"unknown key '7' in trust region 'clip'; it has \['eps_low', 'eps_high'\]"),
