@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import verl_toy
-from test_verl_control import ACTOR, CLIP, settings_of
+from test_verl_resume import ACTOR, CLIP, settings_of
 from transformers import AutoModelForCausalLM
 
 from bandpo_runs.cli import main
