@@ -165,7 +165,13 @@ def test_a_terminal_gets_rows_and_ctrl_c_ends_them(tmp_path):
     main_end, its_end = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30", "NO_COLOR": "1"}
     command, shown = [sys.executable, "-c", BARE, "demo"], b""
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=its_end, stderr=its_end) as process:
+
+    def heed_ctrl_c():  # a shell ignores it for what it runs in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=its_end, stderr=its_end, preexec_fn=heed_ctrl_c
+    ) as process:
         os.close(its_end)
 
         def read_until(text):
