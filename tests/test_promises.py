@@ -157,3 +157,14 @@ def test_the_last_stage_fails_where_a_promise_is_not_kept(script, ran, tmp_path,
                 script.main(kind, str(ran))
             assert end.value.code == expected
         assert capsys.readouterr().out.endswith(said)
+
+
+def test_the_page_of_the_api_shows_each():
+    table = load("docs/_site/promises.py").table()
+    assert len(table.splitlines()) == len(PROMISES) + 2
+    for promise in PROMISES:
+        assert f"| {promise['promise']}" in table
+    for _, test in TESTS:
+        assert f"](../{test.partition('::')[0]})" in table
+    assert table.count("weekly") == sum(kind == "weekly" for kind, _ in TESTS)
+    assert "<!-- promises -->" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

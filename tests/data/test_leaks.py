@@ -125,3 +125,10 @@ def test_words_do_not_see_how_a_formula_looks(one, other):
 def test_words_see_numbers_letters_and_chinese_characters():
     assert words("求 $x^{12}$，x是整数") == ["求", "x", "12", "x", "是", "整", "数"]
     assert words("$x_1$") != words("$x_2$")
+
+
+def test_who_holds_nothing_against_training_rows_is_told(make):
+    _, lines = make("dapo-math-17k")
+    assert any(line.startswith("training rows are not held against evaluation sets") for line in lines)
+    _, lines = make("paper")
+    assert not any(line.startswith("training rows are not held") for line in lines)

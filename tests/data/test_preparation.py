@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -20,6 +21,7 @@ from bandpo_runs.config.recipe import build
 from bandpo_runs.data.preparation import account_of
 from bandpo_runs.data.readers import file_hash
 from bandpo_runs.data.rows import rows_and_reward
+from bandpo_runs.files.locks import locked
 
 # ---- the paper's files
 
@@ -284,3 +286,20 @@ def test_the_command_prepares_and_says_what_it_did(copies, tmp_path, capsys):
     assert "  checked: 0 rows with a problem of aime24" in message
     assert "Checked:\n\n- 0 x rows with a problem of aime24\n" in (out / "report.md").read_text()
     assert message.endswith(f"{out / 'report.md'}\n")
+
+
+def test_one_schema_for_all_files_so_that_they_can_be_laid_together(make, tmp_path):
+    """As verl does with the files of a list; the real ones have structs with different fields."""
+    make("paper")
+    paths = sorted((tmp_path / "out").glob("*.parquet"))
+    parts = [datasets.Dataset(pyarrow.parquet.read_table(path)) for path in paths]
+    assert all(part.features == parts[0].features for part in parts)
+    together = datasets.concatenate_datasets(parts)
+    assert len(together) == 30 + 30 + 40 + 40 + 12
+    assert set(together.column_names) >= {"data_source", "prompt", "ability", "reward_model", "extra_info", "answer"}
+
+
+def test_a_folder_that_another_process_prepares_into_is_refused(make, tmp_path):
+    with locked(tmp_path / "out" / ".lock"), pytest.raises(UserError, match=r"another process is writing to"):
+        make("amc23")
+    assert not (tmp_path / "out").exists()

@@ -831,3 +831,19 @@ def test_a_filter_of_one_task_leaves_the_comparison_of_another(tmp_path, monkeyp
     assert main(["compare", "a", "c", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)  # once, by the filter of both
     assert [row["data"] for row in result["results"]] == ["gsm8k"]
+
+
+def test_grades_of_several_graders_are_no_more_answers(tmp_path):
+    rows = [
+        {
+            "question": f"{i}",
+            "response": "7",
+            "target": "7" if i % 2 else "8",
+            "judge_correct": 1,
+            "rule_correct": i % 2,
+        }
+        for i in range(4)
+    ]
+    graded, by = read_dump(write(tmp_path / "a.jsonl", rows))
+    assert by == "column 'judge_correct' and column 'rule_correct'"
+    assert [each.score.shape for each in graded] == [(4, 1), (4, 1)]

@@ -272,3 +272,9 @@ def test_what_is_followed_is_not_touched(path):
     log.poll()
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_lines_that_two_processes_wrote_into_each_other_are_counted(path):
+    log = followed(path, lines(1) + '{"step": 2, "rew' + lines(3) + 'ard": 0.2}\n' + "[4]\nnull\n\n" + lines(5))
+    assert [*log.at] == [1, 5]
+    assert log.damaged == 4

@@ -582,3 +582,9 @@ def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"processes": 2}))
     with pytest.raises(UserError, match=r"was trained with WORLD_SIZE 2, not 1; start as many processes"):
         run(two_saved.node, resume=True)
+
+
+def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    _, notices = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0), on_row=pytest.fail)
+    assert notices == []
