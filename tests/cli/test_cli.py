@@ -141,6 +141,10 @@ MISTAKES = {
     "score nice.jsonl --scorer reasoning-gym": "grades tasks that reasoning_gym made, and the data set 'answers' is",
     "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
     "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
+    # The last one would count.
+    "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
+    "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
+    "data prepare column.jsonl -o a --split b --split c": "error: --split takes one value, and is there 2 times",
 }
 
 
@@ -568,3 +572,9 @@ def test_a_link_to_itself_is_one_line(here, capsys):
     for args in (["watch", "loop", "--once"], ["score", "loop"], ["report", "loop"]):
         assert main(args) == 2
         assert "loop" in one_line(capsys)
+
+
+def test_every_command_refuses_an_option_that_is_there_twice():
+    leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
+    assert len(leaves) == 16
+    assert {type(command) for command in leaves} == {app.Once}

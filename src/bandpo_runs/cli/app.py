@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TextIO, cast
 
 from typer import Context, Exit, Option, Typer, TyperException
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as _get_command
 
 from bandpo import __version__
@@ -43,6 +43,22 @@ class Grouped(TyperGroup):
                 formatter.write_dl(
                     [(name, self.commands[name].get_short_help_str(width)) for name in names]
                 )
+
+
+class Once(TyperCommand):
+    """Command that refuses an option of one value where it is there twice. The last one would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(list(args))[-1]
+        for param in order:
+            # A flag may be; and a shell that completes is told nothing.
+            if order.count(param) > 1 and not (
+                param.multiple or getattr(param, "is_flag", True) or ctx.resilient_parsing
+            ):
+                ctx.fail(
+                    f"{'/'.join(param.opts)} takes one value, and is there {order.count(param)} times"
+                )
+        return super().parse_args(ctx, args)
 
 
 app = Typer(

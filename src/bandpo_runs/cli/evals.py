@@ -10,7 +10,7 @@ from typer import Argument, Context, Option, Typer
 from bandpo.errors import UserError
 
 from ..files.writing import write_atomically
-from .app import app
+from .app import Once, app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
@@ -47,7 +47,7 @@ Copies = Annotated[
 ]
 
 
-@app.command("eval")
+@app.command("eval", cls=Once)
 def evaluate(
     ctx: Context,
     model: Annotated[
@@ -133,7 +133,7 @@ def evaluate(
     print(folder)
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def score(
     results: Results,
     scorer: Annotated[
@@ -162,7 +162,7 @@ def score(
     )  # fmt: skip
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def compare(
     a: Annotated[str, Result(metavar="A")],
     b: Annotated[str, Result(metavar="B")],
@@ -203,7 +203,7 @@ def compare(
     )
 
 
-@app.command(epilog=COLUMNS)
+@app.command(epilog=COLUMNS, cls=Once)
 def table(
     results: Annotated[
         list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}; or logs of verl.")
@@ -275,7 +275,7 @@ data = Typer(name="data", help="Prepare data sets, or list the known ones.")
 app.add_typer(data)
 
 
-@data.command()
+@data.command(cls=Once)
 def prepare(
     names: Annotated[list[str], Argument(metavar="NAME", help="Data sets to prepare.")],
     output: Annotated[Path, Option("-o", "--output", help="Folder for the files.")],
@@ -333,7 +333,7 @@ def prepare(
     print(output / "report.md")
 
 
-@data.command("list")
+@data.command("list", cls=Once)
 def list_sets() -> None:
     """List the known data sets, and their rows."""
     from ..data.sources import listing

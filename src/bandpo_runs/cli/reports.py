@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from bandpo.errors import UserError
 
-from .app import app
+from .app import Once, app
 from .shared import (
     RULES,
     Json,
@@ -34,7 +34,7 @@ LOGS = (
 Runs = Annotated[list[str], Argument(metavar="RUNS", help="Folders or logs of runs.")]
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def explain(
     rule: Annotated[str, Argument(metavar="RULE", help="Method or rule to explain.")],
     p: Annotated[
@@ -89,7 +89,7 @@ def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, 
         )
 
 
-@app.command()
+@app.command(cls=Once)
 def methods(
     name: Annotated[
         str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")
@@ -131,7 +131,7 @@ def methods(
     )
 
 
-@app.command(epilog=LOGS)
+@app.command(epilog=LOGS, cls=Once)
 def watch(
     runs: Runs,
     html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
@@ -160,7 +160,7 @@ def watch(
     )
 
 
-@app.command(epilog=LOGS)
+@app.command(epilog=LOGS, cls=Once)
 def report(
     runs: Runs,
     output: Annotated[Path, Page("-o", "--output", help="Page to write.")] = Path("report.html"),
@@ -183,7 +183,7 @@ def column(whose: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def calibrate(
     files: Annotated[
         list[Path],

@@ -11,14 +11,14 @@ from typer import Argument, Context, Option
 
 from bandpo.errors import UserError
 
-from .app import app
+from .app import Once, app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
 METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
-@app.command()
+@app.command(cls=Once)
 def demo(
     ctx: Context,
     uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
@@ -84,7 +84,7 @@ def demo(
     print(f"page: {out}")
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def lab(
     ctx: Context,
     scene: Annotated[
@@ -134,7 +134,7 @@ def lab(
     )
 
 
-@app.command(epilog=RULES)
+@app.command(epilog=RULES, cls=Once)
 def train(
     ctx: Context,
     recipe: Annotated[
@@ -216,7 +216,7 @@ def train(
     return train_and_show(recipe, settings, resume or changed_data, ctx.obj, changed_data)
 
 
-@app.command()
+@app.command(cls=Once)
 def verl(
     recipe: Annotated[str, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")],
     settings: Annotated[
@@ -275,7 +275,7 @@ def verl(
         run.start()
 
 
-@app.command()
+@app.command(cls=Once)
 def doctor(
     arguments: Annotated[
         list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")
