@@ -23,7 +23,7 @@ exclude_patterns = ["_site", "upstream"]  # texts for other projects
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.
 nitpicky = True
-types = "Aggregation|Apply|Generator|Interval|KLPenalty|Level|Radius"
+types = "Aggregation|Generator|Interval|KLPenalty|Level|MetricSet|Radius|Surrogate"
 nitpick_ignore_regex = [("py:.*", rf"(?!bandpo(_runs)?\.).*|.*\.({types})")]
 
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
