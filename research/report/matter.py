@@ -1,7 +1,7 @@
 """The figure of docs/report/index.md: what a rule moves, by the share of tokens that it clips.
 
-Its points are the worlds of research/grids, SmolLM2's runs, and the public runs of docs/report/runs.csv, to which anyone
-may add a row. `bandpo doctor LOG` names the nearest of them.
+Its points are the worlds of research/grids, SmolLM2's runs, and the public runs of docs/report/runs.csv. Anyone may add
+a row to these. `bandpo doctor LOG` names the nearest of them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _of_smollm2() -> Iterator[Point]:
         clipped = 100 * float(np.mean([float(by_seed[seed]["clipped"]) for seed in seeds]))
         if rule != "no clip":
             yield {
-                "kind": MODEL, "run": f"SmolLM2, {uses} use{'s' * (uses != '1')}", "rule": rule, "against": "no clip",
+                "kind": MODEL, "run": f"SmolLM2, {uses} epoch{'s' * (uses != '1')}", "rule": rule, "against": "no clip",
                 "clipped": f"{clipped:.3g}", "counted": "outside", "pass1": f"{gap:.3g}",
                 "pass1_half_width": f"{half:.3g}", "note": f"{len(seeds)} pairs of seeds",
                 "source": "research/measurements/smollm2_reuse.csv",
@@ -123,7 +123,7 @@ def draw(figure: Figure, all_points: Sequence[Point]) -> None:
                     look["fillstyle"] = "full" if counted == "clipped" else "none"
                     ax.errorbar(np.maximum(x, 0.001), y, yerr=half, label=kind, **look)
     panels[0].plot([], [], "v", color=LIGHT[4], label=f"{PUBLIC}; on the lower edge: no difference is known")
-    panels[0].set_ylim(-0.42, 0.32)
+    panels[0].set_ylim(-0.42, 0.38)
     _name(panels[0], all_points)
     named = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(named.values(), named, loc="outside upper center", ncols=2)
@@ -135,19 +135,22 @@ def _name(ax: Any, all_points: Sequence[Point]) -> None:
     for point in all_points:
         if point["kind"] == MODEL and abs(float(point["pass1"])) > float(point["pass1_half_width"]):
             place = (float(point["clipped"]), float(point["pass1"]))
-            ax.annotate(f"{point['rule']}, {point['run'].partition(', ')[2]}", place, (-5, -2), ha="right", **look)
+            ax.annotate(f"{point['rule']}, {point['run'].partition(', ')[2]}", place, (-5, -9), ha="right", **look)
     bottom, free = ax.get_ylim()[0], 0.0
     public = [point for point in all_points if point["kind"] == PUBLIC and point["clipped"]]
     for point in sorted(public, key=lambda point: float(point["clipped"])):
         x, y = float(point["clipped"]), float(point["pass1"] or bottom)
         fill = "full" if point["counted"] == "clipped" else "none"
         ax.plot([x], [y], "v", color=LIGHT[4], ms=5, clip_on=False, fillstyle=fill)
-        free = max(x, 1.45 * free)  # names stand side by side
-        text = (free, y) if y == bottom else (x, y)
-        ax.annotate(point["run"].partition(",")[0], text, (0, 7), rotation=90, ha="center", **look)
+        name = point["run"].partition(",")[0]
+        if point["pass1"]:
+            ax.annotate(name, (x, y), (6, -3), **look)
+        else:
+            free = max(x, 1.45 * free)  # names stand side by side
+            ax.annotate(name, (free, y), (0, 7), rotation=90, ha="center", **look)
 
 
-FORGIVING = ("GRPO", "Clip-Higher", "Clip .2/1", "lower .2 alone", "Band-KL .05", "Band-KL .005")
+FORGIVING = ("GRPO", "Clip-Higher", "Clip .2/1", "Band-KL .05")
 SIDES = (
     "upper .2 alone", "lower .2 alone", "GRPO", "Clip-Higher", "Band-KL .05", "Band-KL .005", "bonus .05", "bonus .01",
 )  # fmt: skip

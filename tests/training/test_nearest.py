@@ -9,14 +9,16 @@ from bandpo_runs.training.nearest import POINTS, nearest
 
 @pytest.mark.parametrize(
     ("percent", "named"),
-    [(0.03, "Qwen2.5-3B"), (2.0, "prime-rl #3244"), (49.0, "SmolLM2, 8 uses, GRPO 0.2/0.2"), (1e-5, "Qwen2.5-3B")],
+    [(0.03, "Qwen2.5-3B"), (2.0, "prime-rl #3244"), (49.0, "SmolLM2, 8 epochs, GRPO 0.2/0.2"), (1e-5, "Qwen2.5-3B")],
 )
 def test_the_nearest_public_run_is_named_with_its_source(percent, named):
     said = nearest(percent)
     assert said.level == "note"
     assert named in said.what
     with POINTS.open(encoding="utf-8", newline="") as file:
-        sources = [point["source"] for point in csv.DictReader(file) if point["run"].startswith(named.partition(", G")[0])]
+        sources = [
+            point["source"] for point in csv.DictReader(file) if point["run"].startswith(named.partition(", G")[0])
+        ]
     assert any(source in said.what for source in sources)
 
 
