@@ -28,8 +28,13 @@ def nearest(percent: float) -> Finding:
     others = [point for point in points if point not in worlds and _is_named(point)]
     parts = []
     if worlds:
-        moved = [_span(worlds, column, words) for column, words in (("pass1", "pass@1"), ("coverage", "coverage"))]
-        parts.append(f"in {len(worlds)} runs of small worlds they moved {' and '.join(filter(None, moved))}")
+        moved = [
+            _span(worlds, column, words)
+            for column, words in (("pass1", "pass@1"), ("coverage", "coverage"))
+        ]
+        parts.append(
+            f"in {len(worlds)} runs of small worlds they moved {' and '.join(filter(None, moved))}"
+        )
     for point in sorted(others, key=lambda point: _distance(point, percent))[:_NAMED]:
         result = f": pass@1 {float(point['pass1']):+.2g}" if point["pass1"] else ""
         parts.append(f"{point['run']}, {point['rule']}, {point['clipped']} %{result} ({point['source']})")
