@@ -15,7 +15,7 @@ _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
     """Find settings without effect, or with another one. `get` returns one; `objective` is the loss if known."""
-    from ..integrations import verl_in_float32
+    from ..integrations import VERL_IN_FLOAT32
     from ..integrations.run_state import SHARE, check_tokens
 
     version, anchor, tokens = (
@@ -75,5 +75,5 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
             "note" if version_of("flash-attn") else "problem" if version and ours else "warning",
             f"the actor computes in {precision}: without flash-attn's cross-entropy log-probabilities reach the loss "
             "as bfloat16, and ratios are wrong by percents",
-            f"{verl_in_float32(version)}; actor/bandpo/half_precision in the log is 1 if it happens",
+            f"{VERL_IN_FLOAT32}; actor/bandpo/half_precision in the log is 1 if it happens",
         )

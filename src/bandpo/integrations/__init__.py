@@ -17,13 +17,29 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
+from ..losses.metrics import Metrics
 from ..losses.nodes import method_or_objective
 from ..losses.notation import describe
 from ..losses.objective import Method, Objective
+from ..losses.policy import policy_loss
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
+# What makes verl's log-probabilities float32.
+VERL_IN_FLOAT32 = (
+    "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32 (verl 0.7: fsdp_config.dtype=float32 "
+    "with the older workers), or flash-attn's cross-entropy, which computes them in float32"
+)
+# Of `Metrics.compute`. Trainers log the mean over their calls: a share of all tokens is the ratio of two of these.
+COUNTS = (
+    "tokens",
+    "sequences",
+    "clip/count",
+    "clip/tail_high_count",
+    "clip/good_tail_tokens",
+    "cut/good_tail_count",
+)
 # What every trainer takes, see `objective_for`.
 Rule = Mapping[str, Any] | str | Region | Method | Objective
 Anchor = Literal["old", "sampler"]
@@ -153,15 +169,14 @@ def objective_for(
     value = method_or_objective(Objective() if node is None else node)
     if isinstance(value, Method):
         whose = f"method {value.name!r}: "
-        if value.from_sampler and its.sampler is None:
-            how = f"policy_loss in your own loop, with {value.arguments} and losses.method({value.name!r}).objective"
-            raise ValueError(
-                f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}"
+        if value.from_sampler and (its.sampler is None or (its.sampler and anchor != "sampler")):
+            own_loop = (
+                f"call policy_loss in your own loop, with {value.arguments}: {host} does not have it"
             )
-        if value.from_sampler and its.sampler and anchor != "sampler":
-            raise ValueError(f"{whose}its ratio is to the sampler's policy; set {its.sampler}")
+            how = f"set {its.sampler}" if its.sampler else own_loop
+            raise ValueError(f"{whose}its ratio is to the sampler's policy; {how}")
         value = value.without_average
-    elif value.aggregation == its.averages.get(average or "", ""):
+    elif value.aggregation == its.averages.get(average or its.average, ""):
         value = dataclasses.replace(value, aggregation=None)
     changed = value.changed()
     for name, reason in its.refused(host).items():
@@ -211,10 +226,8 @@ class Limits:
         high: str,
         *,
         anchor: Anchor = "old",
-        average: str | None = "",
+        average: str | None = None,
     ) -> None:
-        if average == "":  # a trainer without a setting of it
-            average = TRAINERS[host].average
         self.region = prepare_objective(host, node, anchor=anchor, average=average).trust_region
         self.low, self.high = low, high
 
@@ -226,6 +239,43 @@ class Limits:
         named = owner if isinstance(owner, dict) else vars(owner)
         named.update({self.low: bounds.eps_low, self.high: bounds.eps_high})
         return owner
+
+
+def slime_loss(
+    host: str,
+    theirs: Callable[..., Any],
+    without_clip: tuple[str, ...],
+    args: Any,
+    batch: Any,
+    logits: Tensor,
+    reduce: Any,
+) -> Any:
+    """Compute the loss of slime, or of miles, with a trust region per token. ValueError for what it cannot do.
+
+    It is `theirs`, which clamps by two numbers of `args`, but under the estimators `without_clip`.
+    """
+    if args.advantage_estimator in without_clip:
+        raise ValueError(
+            f"{host}: --advantage-estimator {args.advantage_estimator} has no clip per token; take grpo"
+        )
+    average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
+    anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
+    node = getattr(args, "trust_region", None)
+    limits = Limits(host, node, "eps_clip", "eps_clip_high", anchor=anchor, average=average)
+    args = limits(args, torch.cat(batch[old]), torch.cat(batch["advantages"]))
+    return theirs(args, batch, logits, reduce)
+
+
+def loss_per_token(
+    host: str, node: Rule | None, *, anchor: Anchor = "old"
+) -> Callable[..., tuple[Tensor, Metrics]]:
+    """Return `policy_loss` of an objective, for a trainer that averages the losses of tokens itself.
+
+    Log-ratios are clamped to +-20, as trainers do, unless the objective has a `max_log_ratio`.
+    """
+    objective = prepare_objective(host, node, anchor=anchor)
+    objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
+    return partial(policy_loss, objective=objective, metrics="all")
 
 
 def log_rule(value: Objective, more: str = "") -> Objective:
@@ -264,18 +314,6 @@ def _setting_of(its: Trainer, average: str) -> str:
 
 
 _SAID: set[Any] = set()
-
-
-def verl_in_float32(version: str) -> str:
-    """Return what makes verl's log-probabilities float32 in a release of it."""
-    key, flash = (
-        "actor_rollout_ref.actor.fsdp_config",
-        "flash-attn's cross-entropy, which computes them in float32",
-    )
-    if not version.startswith("0.7."):
-        return f"+{key}.mixed_precision.param_dtype=fp32, or {flash}"
-    why = "for its newer workers nothing but the latter, whatever mixed_precision says"
-    return f"{key}.dtype=float32 with the older workers of verl 0.7, or {flash}; {why}"
 
 
 def once(say: Callable[[str], Any], words: str) -> None:

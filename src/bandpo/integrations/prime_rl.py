@@ -40,7 +40,7 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
         trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. ValueError for one that prime-rl cannot do.
         kl_tau: weight of (log r)^2, as in prime-rl's own losses.
     """
-    objective = prepare_objective("prime-rl", trust_region, average="the mean over tokens")
+    objective = prepare_objective("prime-rl", trust_region)
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:
