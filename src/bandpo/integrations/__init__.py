@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
@@ -239,6 +239,15 @@ class Limits:
         named = owner if isinstance(owner, dict) else vars(owner)
         named.update({self.low: bounds.eps_low, self.high: bounds.eps_high})
         return owner
+
+
+def refuse_replaced(host: str, settings: Iterable[str], limits: Iterable[str]) -> None:
+    """Raise ValueError for limits of a trainer among its settings. The trust region replaces them."""
+    replaced = sorted({*settings} & {*limits})
+    if replaced:
+        raise ValueError(
+            f"{host}: trust_region replaces {replaced}; remove them. A plain clip is bandpo.Clip"
+        )
 
 
 def slime_loss(
