@@ -170,11 +170,9 @@ def objective_for(
     if isinstance(value, Method):
         whose = f"method {value.name!r}: "
         if value.from_sampler and (its.sampler is None or (its.sampler and anchor != "sampler")):
-            own_loop = (
-                f"call policy_loss in your own loop, with {value.arguments}: {host} does not have it"
-            )
-            how = f"set {its.sampler}" if its.sampler else own_loop
-            raise ValueError(f"{whose}its ratio is to the sampler's policy; {how}")
+            own_loop = f"{host} does not have; call policy_loss in your own loop, with {value.arguments}"
+            how = f"; set {its.sampler}" if its.sampler else f", which {own_loop}"
+            raise ValueError(f"{whose}its ratio is to the sampler's policy{how}")
         value = value.without_average
     elif value.aggregation == its.averages.get(average or its.average, ""):
         value = dataclasses.replace(value, aggregation=None)
