@@ -34,6 +34,8 @@ _RADII = (1e-3, 0.05, 1.0)
 def check_divergence(divergence: Divergence) -> None:
     """Check a divergence: its generator and its exact forms.
 
+    >>> check_divergence(Divergence("mine", lambda u: (u - 1) ** 2 * (u + 2)))
+
     - `log_f` is f up to its linear part, with its minimum 0 at u = 1 (`Divergence` itself refuses an f that is not
       convex with f(1) = 0);
     - bounds are within the simplex, bind (g = delta) or are at its limit, and widen with the radius.
@@ -87,6 +89,9 @@ def _check_log_f(divergence: Divergence) -> None:
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
     """Check a trust region: its signature and its bounds.
+
+    >>> import bandpo
+    >>> check_trust_region(bandpo.Capped(bandpo.Band("kl", 0.05), 10.0))
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
       for log p from -inf to 1e-6 in every float dtype;
@@ -162,6 +167,9 @@ def check_objective(
     objective: Objective, *, sees_batch: bool = False, extra: Mapping[str, Any] | None = None
 ) -> None:
     """Check an objective and its rule by the loss of a batch.
+
+    >>> import bandpo
+    >>> check_objective(bandpo.Objective(bandpo.Clip(0.2, 0.28), surrogate="mask"))
 
     - the objective survives the way to its config node and back, with an equal hash;
     - a second call gives the bits of the first;

@@ -55,6 +55,10 @@ def trl_settings(
 ) -> Iterator[Finding]:
     """Find settings of a GRPOConfig that disable a rule or are refused.
 
+    >>> finding = next(trl_settings({"steps_per_generation": 1, "trust_region": "band:kl:0.05"}))
+    >>> finding.level, finding.what[:27]
+    ('problem', 'the ratio is 1 by design: e')
+
     Args:
         config: the settings by name; TRL's own values hold for others. With the key `trust_region`, if only None, the
             trainer is BandPOTrainer.

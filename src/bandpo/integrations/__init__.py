@@ -50,6 +50,10 @@ T = TypeVar("T")
 class Trainer:
     """Describe what a trainer does itself, and what it shows a rule (docs/hosts.md).
 
+    >>> mine = Trainer(penalty="kl_coef", average="the mean over tokens", clamps=True)
+    >>> mine.refused("mine")["dual_clip"]
+    'mine clamps the ratio of each token, and can do nothing else'
+
     Args:
         penalty: its KL penalty, which it does not take from an objective.
         average: its average over tokens, or the setting of it.
@@ -155,6 +159,9 @@ def objective_for(
     host: str, node: Rule | None, *, anchor: Anchor = "old", average: str | None = None
 ) -> Objective:
     """Return the objective of a node or a method's name, for one trainer.
+
+    >>> objective_for("verl", "gspo").ratio
+    'sequence-mean'
 
     Args:
         host: the trainer.

@@ -34,6 +34,14 @@ class LossOutputs(NamedTuple):
 def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> LossOutputs:
     """Compute the loss of one sequence, with counts of tokens as metrics.
 
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> logps, ones = torch.tensor([0.5, 0.1]).log(), torch.ones(2)
+    >>> inputs = SimpleNamespace(trainer_logprobs=logps, inference_logprobs=logps, advantages=ones)
+    >>> inputs.loss_mask, inputs.loss_weights = ones.bool(), None
+    >>> loss(inputs, "band:kl:0.05").loss
+    tensor(-2.)
+
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,
             `inference_logprobs`, `advantages`, `loss_mask`, `loss_weights` or None.

@@ -76,6 +76,9 @@ CITATION = f"""\
 class BandPOConfig(GRPOConfig):
     """Add a trust region to `GRPOConfig`, for `BandPOTrainer`. `GRPOTrainer` refuses it.
 
+        args = BandPOConfig("runs/mine", trust_region="band:kl:0.05", steps_per_generation=4)
+        trainer = BandPOTrainer(model, reward, args, rows)
+
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
         all_metrics: log everything in docs/run.md, some 25 numbers a row, instead of `MAIN_METRICS`.

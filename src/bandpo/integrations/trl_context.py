@@ -30,6 +30,8 @@ class NotFiniteError(UserError):
 class FiniteGuard(TrainerCallback):
     """End a training at weights or rewards that are not finite.
 
+        trainer.add_callback(FiniteGuard(trainer.accelerator, stops=True))      # BandPOTrainer has one already
+
     Trained weights are checked after every optimizer step: a loss or a gradient that is not finite makes them so in the
     same step, unless a loss scaler skips it. Each process checks its own, or its shard, and all of them end together.
 

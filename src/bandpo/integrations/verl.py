@@ -66,6 +66,8 @@ _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
 class BandPOLossConfig(PolicyLossConfig):
     """Add a trust region to `actor_rollout_ref.actor.policy_loss`.
 
+        BandPOLossConfig(loss_mode="bandpo", trust_region={"type": "clip", "eps_low": 0.2, "eps_high": 0.28})
+
     Args:
         trust_region: the node of a rule or of an `Objective`, or the name of a method such as "gspo"; None is the
             paper's, `{"type": "band", "divergence": "kl", "delta": 0.05}`. verl's `clip_ratio*` are not read.
