@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..clipping import MORE as MORE
-from ..clipping import ONCE as ONCE
-from ..clipping import OUTSIDE as OUTSIDE
+from ..clipping import MORE, ONCE, OUTSIDE
 from ..trust_regions.nodes import OWN, node_of_text
 
 Level = Literal["ok", "note", "warning", "problem"]

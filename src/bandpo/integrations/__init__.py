@@ -91,21 +91,28 @@ class Trainer:
 
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
-_TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}
-_TYPES |= {"luspo": "seq-mean-token-sum"}
+_TYPES = {
+    "grpo": _SEQUENCE,
+    "dapo": _TOKEN,
+    "bnpo": _TOKEN,
+    "cispo": _TOKEN,
+    "dr_grpo": _NORM,
+    "luspo": "seq-mean-token-sum",
+}
 _MODES = {name: name for name in get_args(Aggregation)[:-1]}
 _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
 _SKYRL = {"token_mean": _TOKEN, "sequence_mean": _SEQUENCE, "seq_mean_token_sum_norm": _NORM}
 _TOKENS = "the mean over tokens"
 _MEAN, _RLINF = {_TOKENS: _TOKEN}, {name: name for name in (_TOKEN, _SEQUENCE, "seq-mean-token-sum")}
 _Clamp = partial(Trainer, clamps=True)
-_FLAGS = (
+_SLIME = _Clamp(
     "--kl-loss-coef",
     "calculate_per_token_loss",
     {"False": _SEQUENCE, "True": _TOKEN},
     "--use-rollout-logprobs",
+    lacks=("response_mask",),  # ranks may share a response
+    dual_clip="--eps-clip-c",
 )
-_SLIME = _Clamp(*_FLAGS, lacks=("response_mask",), dual_clip="--eps-clip-c")  # ranks may share a response
 TRAINERS = {
     "TRL": Trainer("beta of GRPOConfig", "loss_type", _TYPES, "anchor='sampler' of BandPOConfig"),
     "axolotl": Trainer("trl.beta", "trl.loss_type", _TYPES, "anchor: sampler in its YAML"),
@@ -183,16 +190,14 @@ def objective_for(
         value = value.without_average
     elif value.aggregation == its.averages.get(average or its.average, ""):
         value = dataclasses.replace(value, aggregation=None)
-    changed = value.changed()
-    for name, reason in its.refused(host).items():
-        if name in changed:
-            setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
-            if setting:
-                reason += f", of which {setting} is that average"
-            allowed = getattr(Objective, name)
-            raise ValueError(
-                f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
-            )
+    changed, refused = value.changed(), its.refused(host)
+    for name in [each for each in refused if each in changed]:
+        setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
+        reason = refused[name] + (setting and f", of which {setting} is that average")
+        allowed = getattr(Objective, name)
+        raise ValueError(
+            f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
+        )
     for name, rule in value.trust_region.all_required().items():
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
@@ -310,7 +315,7 @@ def say_average(
     """
     named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
-        wanted, actual = named.objective.aggregation, its.averages.get(average or "")
+        wanted, actual = named.objective.aggregation, its.averages.get(average or its.average)
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
         told = "as its paper does" if wanted else "it names a rule and no average"
         if wanted not in (None, actual):
@@ -321,10 +326,8 @@ def say_average(
 
 def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
-    for value, of in its.averages.items():
-        if of == average and value != its.average:
-            return f"{its.average}={value!r}"
-    return ""
+    settings = (value for value, of in its.averages.items() if of == average and value != its.average)
+    return next((f"{its.average}={value!r}" for value in settings), "")
 
 
 _SAID: set[Any] = set()
