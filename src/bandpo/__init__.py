@@ -56,7 +56,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
             asks = sys._getframe(1).f_code.co_name == "_handle_fromlist"
             raise (ImportError if asks else AttributeError)(f"use: {_ELSEWHERE[name]}")
         if name not in _NAMES:
+            from .errors import nearest
+
+            near = nearest(name, __all__) or ";"
             places = "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {places}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near} {places}")
         globals()[name] = value = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
         return value

@@ -288,7 +288,7 @@ def slime_loss(
 def loss_per_token(
     host: str, node: Rule | None, *, anchor: Anchor = "old"
 ) -> Callable[..., tuple[Tensor, Metrics]]:
-    """Return `policy_loss` of an objective, for a trainer that averages the losses of tokens itself.
+    """Return `policy_loss` of an objective, for a trainer that averages itself.
 
     Log-ratios are clamped to +-20, as trainers do, unless the objective has a `max_log_ratio`.
     """
