@@ -59,8 +59,12 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
     )
     weights = 1.0 if inputs.loss_weights is None else inputs.loss_weights
     x = metrics.totals
-    x = x | {"clip": x["low"] + x["high"], "cut": x["cut_low"] + x["cut_high"]}
-    names = {"tokens": "tokens", "clip/count": "clip", "clip/low_count": "low", "cut/count": "cut"}
+    counts = {
+        "tokens": x["tokens"],
+        "clip/count": x["low"] + x["high"],
+        "clip/low_count": x["low"],
+        "cut/count": x["cut_low"] + x["cut_high"],
+    }
     return LossOutputs(
-        (per_token * weights).sum(), {f"bandpo/{ours}": x[of].float() for ours, of in names.items()}
+        (per_token * weights).sum(), {f"bandpo/{name}": count.float() for name, count in counts.items()}
     )
