@@ -31,8 +31,8 @@ from ..losses.policy import policy_loss
 from ..trust_regions.base import Context, Region
 from . import Rule, log_rule
 from .run_state import TokenWriter, check_tokens
-from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
 from .trl_context import ControlCallback as ControlCallback
+from .trl_context import FiniteGuard
 from .trl_log import RunLog
 from .trl_settings import (
     SETTLED,
@@ -45,6 +45,7 @@ from .trl_settings import (
     warn_of,
 )
 
+GENERATED_AT = "bandpo/generated_at"  # among TRL's outputs
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
 MAIN_METRICS = (
@@ -145,7 +146,7 @@ class _Seen(Region):
         return self.made[-1]
 
 
-class BandPOTrainer(ContextTrainer):
+class BandPOTrainer(GRPOTrainer):
     """Train by GRPO with a trust region (eq:bandpo_full) or any `Objective`.
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
@@ -170,6 +171,7 @@ class BandPOTrainer(ContextTrainer):
     replaces.
     """
 
+    args: Any  # with the settings of `BandPOConfig`
     # For the model card.
     _tag_names: ClassVar = ["trl", "grpo", "bandpo"]
     _name = "BandPO"
@@ -340,3 +342,45 @@ class BandPOTrainer(ContextTrainer):
             if self.finite_guard.skipped:
                 logs["bandpo/skipped_steps"], self.finite_guard.skipped = self.finite_guard.skipped, 0
         super().log(logs, start_time)
+
+    def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
+        rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
+        missing, names = bool(rewards.isnan().all()), self.reward_func_names
+        # Beyond 1e19 squares overflow: all advantages would be 0, and nothing learned in silence.
+        sizes = rewards if self.args.scale_rewards == "none" else rewards.square()
+        bad = [name for name, x in zip(names, sizes.T, strict=True) if missing or x.isinf().any()]
+        if bad and cast(torch.nn.Module, self.model).training:
+            size = "infinite" if rewards.isinf().any() else "so large that their deviation is infinite"
+            what = "None or NaN for all completions" if missing else f"{size} in float32"
+            what = f"rewards of {', '.join(bad)} are {what}"
+            step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
+            self.finite_guard.stop(self.args, self.state, step, what, change)
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        outputs = super()._generate_and_score_completions(inputs)
+        # Among TRL's outputs, so that it comes with the responses to each loss.
+        return outputs | {GENERATED_AT: torch.tensor(self.state.global_step)}
+
+    def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
+        """Return True at the tokens of the policy, not at those of tools."""
+        mask = inputs["completion_mask"].bool()
+        return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
+
+    def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a loss, with the ratio's anchor as the old policy."""
+        if self.args.anchor == "old":
+            return inputs
+        old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
+        if sampled is None:
+            raise ValueError(
+                "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM "
+                "(use_vllm=True) and of a rollout_func that returns logprobs"
+            )
+        # vLLM gives NaN where it has none, which TRL counts as no difference.
+        sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
+        inputs = inputs | {"old_per_token_logps": sampled}
+        # Pi_old over the sampler's policy: it is in the ratio already.
+        if "importance_sampling_ratio" in inputs:
+            inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
+        return inputs
