@@ -94,8 +94,8 @@ def test_a_state_that_went_through_json_goes_on_exactly():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: controller(low=0.0), r"low and high of Controller must be 0 < low < high, got 0.0 and 2.0"),
-        (lambda: controller(high=math.inf), "low and high of Controller must be"),
+        (lambda: controller(low=0.0), "low of Controller must be positive, got 0.0"),
+        (lambda: controller(high=math.inf), "high of Controller must be finite, and above low = 0.001, got inf"),
         (lambda: controller(target=0.0), "target of Controller must be finite and not 0, got 0.0"),
         (lambda: controller(gain=math.nan), "gain of Controller must be finite and not 0, got nan"),
         (lambda: controller(smoothing=1.0), r"smoothing of Controller must be in \[0, 1\), got 1.0"),

@@ -53,8 +53,9 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     shown: list[Case] = []
     for rule in [value] if other is None else [value, other]:
         its = rule.objective if isinstance(rule, Method) else objective(rule)
-        cases = _cases(its.trust_region, _name(rule, its))
-        lines += _head(rule, its, cases)
+        name = rule.title if isinstance(rule, Method) else label_of_objective(its)
+        cases = _cases(its.trust_region, name)
+        lines += _head(rule, its, name, cases)
         # A geometric mean of ratios is not a ratio of probabilities: the first line has its interval.
         if its.ratio != "sequence-mean":
             shown += cases
@@ -88,11 +89,7 @@ def _cases(region: Region, label: str) -> list[Case]:
     return [Case(label, region)]
 
 
-def _name(value: Rule, its: Objective) -> str:
-    return value.title if isinstance(value, Method) else label_of_objective(its)
-
-
-def _head(value: Rule, its: Objective, cases: Sequence[Case]) -> list[str]:
+def _head(value: Rule, its: Objective, name: str, cases: Sequence[Case]) -> list[str]:
     """Name the value, in words and as a node."""
     suspicion = its.trust_region.suspicion()
     node = node_text(short_node(its))
@@ -106,7 +103,7 @@ def _head(value: Rule, its: Objective, cases: Sequence[Case]) -> list[str]:
         lines += [f"  formula and values from: {value.source}{unchecked}"]
         lines += [f"  policy_loss also takes: {value.arguments}"] if value.arguments else []
     else:
-        lines.append(f"{_name(value, its)}: {node}")
+        lines.append(f"{name}: {node}")
     if isinstance(value, Method) or its.changed():
         lines += [f"  r: {_RATIO[its.ratio]}", *_gradient(its)]
     return [*lines, *dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region))]
@@ -177,23 +174,18 @@ def _stop(region: Region, log_p: Tensor, *, above: bool) -> str:
     return region.kind
 
 
-def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the bounds of the log-ratio and of the new probability. That is at most 1, whatever the rule says."""
-    bounds = region.bounds(log_p)
-    low, high = bounds.log_low, bounds.log_high
-    return low, high, (low + log_p).exp(), (high + log_p).clamp(max=0).exp()
-
-
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule. If that is too wide, write a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     for s in log_p.split(1):
         for case in cases:
-            low, high, new_low, new_high = _interval(case.region, s[None])
+            bounds = case.region.bounds(s[None])
+            low, high = bounds.log_low, bounds.log_high
+            most = (high + s).clamp(max=0)  # a probability is at most 1, whatever the rule says
             ((below, above),) = stops(case.region, s)
             rows.append([
                 _show(s.exp()) if case is cases[0] else "", case.label if len(cases) > 1 else "",
-                f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",
+                f"{_show((low + s).exp())} to {_show(most.exp())}", f"{_show(low.exp())} to {_show(high.exp())}",
                 below if below == above else f"{below} / {above}",
             ])  # fmt: skip
     shown = [column for column in zip(*rows, strict=True) if any(column)]

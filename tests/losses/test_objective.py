@@ -257,7 +257,7 @@ def differing(field):
         "ratio": "sequence",
         "dual_clip": 3.0,
         "beta": 0.1,
-        "aggregation": "token-mean",
+        "aggregation": "seq-mean-token-sum-norm",
         "max_log_ratio": 20.0,
         "positive_weight": 0.9,
     }[field]

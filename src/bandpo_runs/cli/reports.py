@@ -45,7 +45,7 @@ def explain(
     ] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
-    from bandpo.doctor import MORE, ONCE, OUTSIDE
+    from bandpo.clipping import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
     from bandpo.integrations import trainers_that_run
 

@@ -17,11 +17,11 @@ import numpy as np
 from bandpo.clipping import clip_in_words
 from bandpo.doctor import Finding, not_loaded, own_type
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
-from bandpo.doctor.installed import installation, plug_in, version_of
+from bandpo.doctor.installed import installation, plug_in
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
-from bandpo.integrations import verl_in_float32
+from bandpo.integrations import VERL_IN_FLOAT32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
 from bandpo.losses.surrogates import SurrogateWeight
@@ -381,7 +381,7 @@ def _logged(path: Path) -> Iterator[Finding]:
         yield Finding(
             "problem",
             "log-probabilities reached the loss in half precision: ratios are wrong by percents",
-            verl_in_float32(version_of("verl") or ""),
+            VERL_IN_FLOAT32,
         )
     if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
