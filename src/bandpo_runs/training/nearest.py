@@ -27,19 +27,24 @@ def nearest(percent: float) -> Finding:
     worlds = [point for point in near if point["pass1_half_width"] and "SmolLM2" not in point["run"]]
     others = [point for point in points if point not in worlds and _is_named(point)]
     parts = []
-    if worlds:
+    for too_high, words in ((False, "at the best learning rate"), (True, "at four times the best")):
+        some = [point for point in worlds if ("too high" in point["kind"]) == too_high]
         moved = [
-            _span(worlds, column, words)
-            for column, words in (("pass1", "pass@1"), ("coverage", "coverage"))
+            _span(some, column, name) for column, name in (("pass1", "pass@1"), ("coverage", "coverage"))
         ]
-        parts.append(
-            f"in {len(worlds)} runs of small worlds they moved {' and '.join(filter(None, moved))}"
-        )
+        if some:
+            parts.append(
+                f"{' and '.join(filter(None, moved))} {words} ({len(some)} runs of small worlds)"
+            )
     for point in sorted(others, key=lambda point: _distance(point, percent))[:_NAMED]:
         result = f": pass@1 {float(point['pass1']):+.2g}" if point["pass1"] else ""
         parts.append(f"{point['run']}, {point['rule']}, {point['clipped']} %{result} ({point['source']})")
     low, high = (float(f"{min(100, x):.1g}") for x in (percent / _FACTOR, percent * _FACTOR))
-    what = f"rules that clip {low:g} to {high:g} % of tokens: {'; '.join(parts)}"
+    what = (
+        f"rules that clip {low:g} to {high:g} % of tokens moved {'; '.join(parts)}"
+        if worlds
+        else "; ".join(parts)
+    )
     return Finding("note", what, "docs/report/index.md says when a clip matters")
 
 
