@@ -74,7 +74,7 @@ def policy_loss(
         rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
             clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
-        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
+        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 20, see
             `Metrics.compute`; None: none, and `compute` only checks.
         extra: what rules of yours need, by name: numbers, or tensors (B, T), (B, 1) or (B,). Of "entropies", those of
             the policy at each token, (B, T), the mean is measured.
