@@ -93,15 +93,18 @@ def without_looking() -> AbstractContextManager[None]:
     return nullcontext() if torch.compiler.is_compiling() else _sure()
 
 
+def check_tensor(name: str, x: Any) -> None:
+    """Refuse what is no tensor, with a TypeError."""
+    if not isinstance(x, Tensor):
+        cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
+
+
 def check_old_logps(old_logps: Any) -> None:
     """Refuse what is no tensor of log-probabilities. In a compiled graph, or `without_looking`, it does nothing."""
     if torch.compiler.is_compiling() or _SURE.get():
         return
-    if not isinstance(old_logps, Tensor):
-        kind = type(old_logps).__name__
-        raise TypeError(
-            f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it"
-        )
+    check_tensor("old_logps", old_logps)
     output_dtype(old_logps)
     if is_traced(old_logps):
         return
