@@ -601,7 +601,7 @@ def call(**changes):
         ({"old_logps": torch.zeros(2, 1)}, r"old_logps must be \(2, 3\) like logps, got \(2, 1\)"),
         ({"response_mask": torch.ones(3)}, r"response_mask must be \(2, 3\) like logps, got \(3,\)"),
         ({"response_mask": torch.ones(1, 3)}, r"response_mask must be \(2, 3\) like logps, got \(1, 3\)"),
-        ({"advantages": torch.ones(3)}, r"advantages must be \(2, 3\), \(2, 1\) or \(2,\), got \(3,\)"),
+        ({"advantages": torch.ones(3)}, r"advantages must be \(2, 3\) or \(2, 1\) or \(2,\) like logps, got \(3,\)"),
         ({"advantages": torch.ones(1, 3)}, r"advantages must be .*, got \(1, 3\)"),
         ({"advantages": torch.tensor(1.0)}, r"advantages must be .*, got \(\)"),
         ({"rollout_is_weights": torch.ones(2)}, r"rollout_is_weights must be \(2, 3\) like logps, got \(2,\)"),
