@@ -472,7 +472,7 @@ def test_probabilities_lists_and_numbers_are_refused():
     with pytest.raises(ValueError, match=r"at most 0; the largest is 0\.5\. .*Is it a probability\? Then pass its log"):
         band_bounds(torch.tensor([0.5, -1.0]), "kl", 0.05)
     for wrong in ([-0.5], -0.5):
-        with pytest.raises(TypeError, match=r"old_logps must be a torch.Tensor, got \w+; torch.tensor\(old_logps\)"):
+        with pytest.raises(TypeError, match=r"old_logps must be a torch.Tensor, got \w+"):
             band_bounds(wrong, "kl", 0.05)
     vmapped = torch.vmap(lambda x: band_bounds(x, "kl", 0.05).log_high)(torch.tensor([[0.5], [-1.0]]))
     assert vmapped.shape == (2, 1)  # where no number can be looked at

@@ -24,7 +24,6 @@ from .closed_forms import (
     Radius,
     chi2_log_bounds,
     hellinger_log_bounds,
-    neyman_log_bounds,
     tv_log_bounds,
 )
 from .kl import kl_log_bounds
@@ -215,8 +214,7 @@ _REGISTRY = {
             "neyman_chi2",
             lambda u: (u - 1) ** 2 / u,
             "chi2(pi_old || pi), Neyman",
-            neyman_log_bounds,
-            lambda x: 4 * torch.sinh(0.5 * x) ** 2,
+            log_f=lambda x: 4 * torch.sinh(0.5 * x) ** 2,
         ),
         Divergence(
             "hellinger",
