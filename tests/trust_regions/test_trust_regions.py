@@ -152,7 +152,7 @@ def test_the_yaml_that_people_write():
             {"type": "bnd"},
             r"^no trust region type is called 'bnd', did you mean 'band'\? `bandpo methods` lists all$",
         ),
-        ({}, "the type of a trust region is missing, as in {type: band, delta: 0.05}"),
+        ({}, "the type of a trust region is missing, as in {type: clip}"),
         (
             {"type": ["band"]},
             "no trust region type is called \\['band'\\]; `bandpo methods` lists all",

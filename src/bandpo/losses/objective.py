@@ -16,13 +16,18 @@ from ..trust_regions.base import (
     check_part,
     depends_on_probability,
     node_of,
-    walk,
 )
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
 from .surrogates import Surrogate, as_pair, has_bounds
 
+_INTERVALS = {
+    "dual_clip": "(1, inf)",
+    "beta": "[0, inf)",
+    "max_log_ratio": "(0, 60]",
+    "positive_weight": "[0, inf)",
+}
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 
@@ -82,27 +87,16 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_part(self, "trust_region")
-        if self.dual_clip is not None:
-            check_number(self, "dual_clip", "(1, inf)")
+        for name, interval in _INTERVALS.items():
+            if getattr(self, name) != getattr(Objective, name):
+                check_number(self, name, interval)
         positive, negative = as_pair(self.surrogate, self.dual_clip)
         object.__setattr__(self, "surrogate", positive if positive == negative else (positive, negative))
-        for name in ("beta", "positive_weight"):
-            check_number(self, name, "[0, inf)")
-        if self.max_log_ratio is not None:
-            check_number(self, "max_log_ratio", "(0, 60]")
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):
             if getattr(self, name) not in (*get_args(allowed), getattr(Objective, name)):
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = (
-            [] if self.is_per_token else [x for x in walk(self.trust_region) if x.is_of_single_tokens]
-        )
-        if single:
-            raise ValueError(
-                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
-                f"{self.trust_region!r}: its bounds differ from token to token; take ratio 'token'"
-            )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(
                 f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a mean of "

@@ -51,7 +51,7 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
 def usage(kind: str) -> str:
     """Write a rule of that kind with its fields. It is a short word, or a node if the rule holds rules."""
     fields = _fields_of_words(kind)
-    if any(holds_rule(field) for field in fields):
+    if any(map(holds_rule, fields)):
         values = [f"{field.name}: {'{type: band}' if holds_rule(field) else '...'}" for field in fields]
         return f"{{{', '.join([f'type: {kind}', *values])}}}"
     return ":".join([kind, *(field.name for field in fields)])
@@ -67,12 +67,10 @@ def _node_of_word(word: str) -> dict[str, Any]:
     """Return the node of a short word, such as "band:kl:0.05"."""
     kind, *values = word.split(":")
     kind = _known_kind(kind, Region)
-    fields = _fields_of_words(kind)
-    if values and any(holds_rule(field) for field in fields):
-        raise ValueError(f"{word!r} holds another rule, so it must be a node, such as {usage(kind)}")
-    if len(values) > len(fields):
+    names = [field.name for field in _fields_of_words(kind)]
+    if len(values) > len(names):
         raise ValueError(f"{word!r} has more than the fields of {usage(kind)}")
-    return {"type": kind} | {field.name: value for field, value in zip(fields, values, strict=False)}
+    return {"type": kind} | dict(zip(names, values, strict=False))
 
 
 def _known_kind(kind: object, family: type[Node]) -> str:
@@ -80,10 +78,7 @@ def _known_kind(kind: object, family: type[Node]) -> str:
     for spelling in (str(kind), str(kind).lower()):
         if spelling in family.kinds:
             return spelling
-    names = sorted(family.kinds)
-    raise ValueError(
-        unknown(f"{family.family} type", kind, names, most=8 if family is Region else len(names))
-    )
+    raise ValueError(unknown(f"{family.family} type", kind, sorted(family.kinds)))
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
@@ -91,13 +86,11 @@ def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
     if kind is None:
-        example = "band, delta: 0.05" if family is Region else min(family.kinds)
-        raise ValueError(f"the type of a {family.family} is missing, as in {{type: {example}}}")
-    if isinstance(kind, str) and re.fullmatch(OWN, kind):
-        cls = _own(kind, family)
-    else:
-        kind = _known_kind(kind, family)
-        cls = family.kinds[kind]
+        raise ValueError(
+            f"the type of a {family.family} is missing, as in {{type: {next(iter(family.kinds))}}}"
+        )
+    is_own = isinstance(kind, str) and re.fullmatch(OWN, kind)
+    cls = _own(kind, family) if is_own else family.kinds[_known_kind(kind, family)]
     # A rule of your own may have other nodes in it than rules, which its `read_field` reads.
     return made_of(cls, values, f"{family.family} {kind!r}", getattr(cls, "read_field", read_field))
 
@@ -148,10 +141,11 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
     for key in values:
         if key not in names:
             raise ValueError(f"unknown key {key!r} in {what}{nearest(key, names)}; it has {names}")
-    without_default = [
-        field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING
+    missing = [
+        field.name
+        for field in fields
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values
     ]
-    missing = [name for name in without_default if name not in values]
     if missing:
         raise ValueError(f"{what} lacks {', '.join(missing)}; it has {names}")
     return cls(**{key: read(key, value) for key, value in values.items()})
@@ -170,8 +164,6 @@ def node_of_text(text: str) -> Mapping[str, Any] | str:
         node = parse_yaml(text, "the node")
     except UserError:
         node = None
-    except ModuleNotFoundError:
-        raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
     if not isinstance(node, dict) and re.search("[{:]", text):
         raise ValueError(
             "a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}"
