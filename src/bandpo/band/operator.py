@@ -8,7 +8,6 @@ log-ratio.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,13 +24,12 @@ from ..numerics import (
     log1mexp,
     output_dtype,
     working_copy,
-    working_device,
 )
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import MOST_OF_U, tilt_log_bounds
-from .table import BandTable, look_up_each
+from .solver import MOST, MOST_OF_U, tilt_log_bounds
+from .table import look_up
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
@@ -138,30 +136,18 @@ def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     A closed form is used where there is one. Float32 is looked up, but for KL with a radius in a tensor and in graphs:
     they have its solver. In a compiled graph all else is one opaque operator, of which the compiler sees no loops.
     """
-    look_up = log_p.dtype == torch.float32 and not (kind.kinks or is_traced(log_p))
-    if kind.log_bounds is not None and not (look_up and kind.iterates and not isinstance(delta, Tensor)):
+    has_form = kind.log_bounds is not None and (isinstance(delta, Tensor) or not kind.iterates)
+    looks_up = log_p.dtype == torch.float32 and not (has_form or kind.kinks or is_traced(log_p))
+    bounds = look_up(kind, log_p, delta) if looks_up else None
+    if bounds is not None:
+        return bounds
+    if kind.log_bounds is not None:
         return kind.log_bounds(log_p, delta)
     if is_traced(log_p):
         return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
-    smooth = not kind.kinks
-    if look_up and isinstance(delta, Tensor):
-        try:
-            bounds = look_up_each(kind, log_p, delta)
-        except RuntimeError:  # of vmap: there is nothing to look at
-            bounds = None
-        if bounds is not None:
-            return bounds
-    elif look_up:
-        table = _table(kind, delta, working_device(log_p))
-        if table.fits:
-            return table.look_up(log_p)
-        smooth = False
-    limit = {} if kind.log_f else {"max_tilt": MOST_OF_U}
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **limit)
-
-
-# A table is a third of a megabyte.
-_table = lru_cache(maxsize=64)(BandTable)
+    # What no table fits may have kinks that nobody declared.
+    smooth, max_tilt = not (kind.kinks or looks_up), MOST if kind.log_f else MOST_OF_U
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, max_tilt)
 
 
 @torch.library.custom_op("bandpo::solve", mutates_args=())
