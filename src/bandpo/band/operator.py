@@ -18,6 +18,7 @@ from ..numerics import (
     check_old_logps,
     clamp_log_p,
     expm1,
+    holds_somewhere,
     is_number,
     is_traced,
     local,
@@ -164,28 +165,17 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
-def _broadcasts(one: Tensor, other: Tensor) -> bool:
-    try:
-        torch.broadcast_shapes(one.shape, other.shape)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
     """Return a positive float, or a tensor in float64. Raises ValueError for anything else."""
     if isinstance(delta, Tensor):
-        if not (torch.compiler.is_compiling() or _broadcasts(delta, like)):
+        try:
+            torch.broadcast_shapes(delta.shape, like.shape)
+        except RuntimeError:
             fits = f"broadcasts to old_logps, {tuple(like.shape)}"
             raise ValueError(
                 f"{name} must be a number, or a tensor that {fits}, got {tuple(delta.shape)}"
-            )
-        try:
-            is_fine = is_traced(delta) or bool(((delta > 0) & (delta < math.inf)).all())
-        # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
-        except RuntimeError:
-            is_fine = True
-        if not is_fine:
+            ) from None
+        if holds_somewhere(~((delta > 0) & (delta < math.inf))):
             lowest, highest = float(delta.min()), float(delta.max())
             raise ValueError(
                 f"{name} must be positive and finite everywhere, got values from {lowest} to {highest}"

@@ -87,7 +87,7 @@ def _look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | 
 
 @lru_cache(maxsize=4)
 def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> BandTable | None:
-    """Make the table of some octaves of radii, with polynomials of the place of a radius in its octave."""
+    """Make the table of some octaves of radii. It has polynomials of the place of a radius in its octave."""
     with outside_torch_modes():
         panels = [_panel(kind, octave) for octave in range(first, last + 1)]
         fitting = [panel for panel in panels if panel is not None]
@@ -99,7 +99,7 @@ def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> B
 
 
 class BandTable(NamedTuple):
-    """Hold the polynomials of all cells: of one radius, of the radii that are solved in an octave, of some octaves."""
+    """Hold the polynomials of all cells. They are of one radius, of those solved in an octave, or of some octaves."""
 
     curves: Tensor  # (radii, or powers of their place; r and c; powers of the distance; cells)
     edges: Tensor
@@ -172,7 +172,7 @@ def _between(values: Tensor, at: float) -> Tensor:
 
 
 def _powers(values: Tensor) -> Tensor:
-    """Turn values at the nodes of an octave of radii into a polynomial of the place from -1 to 1."""
+    """Turn values at the nodes of an octave of radii into a polynomial. The place is from -1 to 1."""
     places = 2 * values.new_tensor(_nodes(len(values))) - 1
     return torch.tensordot(torch.linalg.vander(places).inverse(), values, 1)
 

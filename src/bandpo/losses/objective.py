@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from ..trust_regions.base import (
     Context,
     Region,
-    check_number,
+    check_numbers,
     check_part,
     depends_on_probability,
     node_of,
@@ -87,9 +87,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_part(self, "trust_region")
-        for name, interval in _INTERVALS.items():
-            if getattr(self, name) != getattr(Objective, name):
-                check_number(self, name, interval)
+        check_numbers(self, _INTERVALS)
         positive, negative = as_pair(self.surrogate, self.dual_clip)
         object.__setattr__(self, "surrogate", positive if positive == negative else (positive, negative))
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):

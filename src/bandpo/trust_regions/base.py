@@ -99,8 +99,7 @@ class Node:
         for field in dataclasses.fields(cast(Any, self)):
             if holds_rule(field):
                 check_part(self, field.name)
-        for name, interval in self.valid_range.items():
-            check_number(self, name, interval)
+        check_numbers(self, self.valid_range)
 
     @property
     def label(self) -> str:
@@ -245,6 +244,13 @@ def check_part(thing: object, name: str) -> None:
         raise ValueError(
             f"{name} of {type(thing).__name__} must be a trust region, got {value!r}{EXAMPLE}"
         )
+
+
+def check_numbers(thing: object, intervals: Mapping[str, str]) -> None:
+    """Check numeric fields. A field that is None unless set may be None."""
+    for name, interval in intervals.items():
+        if getattr(thing, name) is not None or getattr(type(thing), name, 0) is not None:
+            check_number(thing, name, interval)
 
 
 def check_number(thing: object, name: str, interval: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from ..band.divergences import Divergence, divergence
 from ..band.operator import band_bounds
 from ..bounds import Bounds
 from ..numerics import LOG_P_MIN, log1mexp, output_dtype, working_copy
-from .base import EXAMPLE, Context, Region, check_number
+from .base import Context, Region
 
 __all__ = ["DCPO", "RIPO", "Band", "Clip"]
 
@@ -134,18 +133,17 @@ class Band(Region):
     """
 
     kind: ClassVar[str] = "band"
+    valid_range: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("delta", "delta_low", "delta_high"), "(0, inf)"
+    )
     divergence: str | Divergence = "kl"
     delta: float = 0.05
     delta_low: float | None = None
     delta_high: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.divergence, int | float) or re.fullmatch(r"[\d.e+-]+", str(self.divergence)):
-            raise ValueError(f"divergence of Band must be a name, got {self.divergence!r}{EXAMPLE}")
+        super().__post_init__()
         name_divergence(self)
-        for name in ("delta", "delta_low", "delta_high"):
-            if name == "delta" or getattr(self, name) is not None:
-                check_number(self, name, "(0, inf)")
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         return band_bounds(
