@@ -93,7 +93,7 @@ def test_the_core_imports_torch_and_nothing_else():
     """Contracts name what is forbidden; this is what is allowed."""
     graph = grimp.build_graph("bandpo", include_external_packages=True)
     core = [name for name in graph.modules if name.split(".")[:1] == ["bandpo"] and name.split(".")[1:2]]
-    core = [name for name in core if name.split(".")[1] in CORE and not name.endswith(".notation")]
+    core = [name for name in core if name.split(".")[1] in CORE]
     assert len(core) > 20
     for module in core:
         foreign = {name.split(".")[0] for name in graph.find_modules_directly_imported_by(module)}

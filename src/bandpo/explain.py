@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .band.divergences import divergence
 from .losses.nodes import objective
-from .losses.notation import describe, describe_interval, label_of_objective, short_node
 from .losses.objective import Method, Objective
 from .losses.surrogates import GRADIENTS, as_pair
+from .notation import describe, describe_interval, label_of_objective, short_node
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]

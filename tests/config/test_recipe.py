@@ -11,7 +11,7 @@ import yaml
 from bandpo import Band, Clip, Objective, objective
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
-from bandpo.losses.notation import short_node
+from bandpo.notation import short_node
 from bandpo_runs import config
 from bandpo_runs.config.recipe import FIXED, RESERVED, build, load
 from bandpo_runs.training import on_trl

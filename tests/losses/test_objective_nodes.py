@@ -14,7 +14,7 @@ from bandpo import Band, Clip, Objective, objective, policy_loss
 from bandpo.integrations import objective_for
 from bandpo.losses import method
 from bandpo.losses.nodes import method_or_objective, methods
-from bandpo.losses.notation import as_python, short_node
+from bandpo.notation import as_python, short_node
 
 NAMES = {"inf": math.inf, **vars(bandpo.trust_regions), **vars(bandpo.losses), "Objective": Objective}
 OF_THE_SAMPLER = [each.name for each in methods() if each.from_sampler]

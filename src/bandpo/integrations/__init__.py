@@ -18,8 +18,8 @@ from torch import Tensor
 from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
 from ..losses.nodes import method_or_objective
-from ..losses.notation import describe
 from ..losses.objective import Method, Objective
+from ..notation import describe
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
