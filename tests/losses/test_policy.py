@@ -699,10 +699,10 @@ def test_a_group_size_may_be_numpys():
 @pytest.mark.parametrize(
     ("rewards", "size", "options", "message"),
     [
-        (torch.ones(4), 1, {}, "group_size must be an integer of at least 2, got 1"),
-        (torch.ones(4), True, {}, "group_size must be an integer of at least 2, got True"),
-        (torch.ones(4), 2.0, {}, "group_size must be an integer of at least 2, got 2.0"),
-        (torch.ones(5), 2, {}, "group_size must divide the number of rewards, 5, got 2"),
+        (torch.ones(4), 1, {}, "group_size must be an integer of at least 2 .*, 4, got 1"),
+        (torch.ones(4), True, {}, "group_size must be an integer of at least 2 .*, 4, got True"),
+        (torch.ones(4), 2.0, {}, "group_size must be an integer of at least 2 .*, 4, got 2.0"),
+        (torch.ones(5), 2, {}, "that divides the number of rewards, 5, got 2"),
         (torch.ones(0), 2, {}, r"rewards must be .*, got \(0,\)"),
         (torch.ones(2, 2), 2, {}, r"rewards must be .*, got \(2, 2\)"),
         (torch.ones(4, dtype=torch.int64), 2, {}, r"rewards must be \(N,\) floats, .*, got \(4,\) of torch.int64"),

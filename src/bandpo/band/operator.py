@@ -8,7 +8,7 @@ log-ratio.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -109,7 +109,14 @@ def band_bounds(
     # A DTensor: no token needs others, so each process has the bounds of its own.
     if hasattr(old_logps, "to_local"):
         radii = {"delta": local(delta), "delta_low": local(delta_low), "delta_high": local(delta_high)}
-        return _as_dtensors(band_bounds(local(old_logps), divergence, **radii), old_logps)
+        own, whole = band_bounds(local(old_logps), divergence, **radii), cast(Any, old_logps)
+        layout = {"shape": whole.shape, "stride": whole.stride()}
+        return Bounds(
+            *(
+                whole.from_local(x, whole.device_mesh, whole.placements, **layout)
+                for x in (own.log_low, own.log_high)
+            )
+        )
     check_old_logps(old_logps)
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
     both = _radius("delta", delta, old_logps)
@@ -121,14 +128,6 @@ def band_bounds(
         log_low, log_high = torch.broadcast_tensors(log_low, log_bounds(kind, log_p, high)[1])
     log_low, log_high = log_low.to(device, dtype).clamp(max=0), log_high.to(device, dtype).clamp(min=0)
     return Bounds(log_low, torch.minimum(log_high, -log_p))
-
-
-def _as_dtensors(bounds: Bounds, like: Any) -> Bounds:
-    layout = like.device_mesh, like.placements
-    whole = {"shape": like.shape, "stride": like.stride()}
-    return Bounds(
-        *(type(like).from_local(x, *layout, **whole) for x in (bounds.log_low, bounds.log_high))
-    )
 
 
 def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
@@ -185,9 +184,6 @@ def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
         raise ValueError(f"{name} must be a positive finite number or tensor, got {delta!r}")
     # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
     # graph for each new radius. It is on the CPU, where `_solve` can read it.
-    is_number_of_a_graph = torch.compiler.is_compiling()
-    return (
-        torch.zeros((), dtype=torch.float64, device="cpu") + delta
-        if is_number_of_a_graph
-        else float(delta)
-    )
+    if torch.compiler.is_compiling():
+        return torch.zeros((), dtype=torch.float64, device="cpu") + delta
+    return float(delta)

@@ -180,12 +180,11 @@ def _powers(values: Tensor) -> Tensor:
 @lru_cache(maxsize=24)  # a panel has some megabytes
 def _panel(kind: Divergence, octave: int) -> BandTable | None:
     """Solve an octave of radii. It is None where interpolation between them, or between nodes, is off."""
-    nodes, radii, between = _nodes(_NODES), _nodes(_RADII), 0.5 * _nodes(_RADII)[1]
+    nodes, between = _nodes(_NODES), 0.5 * _nodes(_RADII)[1]
     middle = [0.5 * (x + y) for x, y in itertools.pairwise(nodes)]
-    places = torch.tensor([*radii, between, *_nodes(_RADII_OF_EDGES)], dtype=torch.float64)
-    edges, saturates = _edges(kind.generator, torch.exp2(octave + places))
-    solved, one = slice(_RADII), slice(_RADII, _RADII + 1)
-    radii = torch.exp2(octave + places)
+    places = torch.tensor([*_nodes(_RADII), between, *_nodes(_RADII_OF_EDGES)], dtype=torch.float64)
+    radii, solved, one = torch.exp2(octave + places), slice(_RADII), slice(_RADII, _RADII + 1)
+    edges, saturates = _edges(kind.generator, radii)
     values, _ = _curves(kind.generator, radii[solved], edges[solved], saturates, nodes)
     expected, matters = _curves(kind.generator, radii[one], edges[one], saturates, middle)
     to_middle = values.new_tensor([_weights(nodes, x) for x in middle])
@@ -201,8 +200,7 @@ def _panel(kind: Divergence, octave: int) -> BandTable | None:
     curves = torch.nn.functional.pad(curves.flatten(3), (0, int(saturates)))
     if saturates:
         curves[:, :, 0, -1] = _GONE
-    cells = len(start) * 2**_BITS // _PARTS
-    return BandTable(curves, edges[_RADII + 1 :], saturates, cells, kind.slopes)
+    return BandTable(curves, edges[_RADII + 1 :], saturates, len(start) * 2**_BITS // _PARTS, kind.slopes)
 
 
 @cache
@@ -210,8 +208,9 @@ def _refinement() -> Tensor:
     """Return what makes polynomials of values at nodes. It is (cells of a part, powers, nodes)."""
     nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // _PARTS
     weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
-    to_powers = torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse()
-    return to_powers @ torch.tensor(weights, dtype=torch.float64)
+    return torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
+        weights, dtype=torch.float64
+    )
 
 
 def _curves(
@@ -245,11 +244,10 @@ def _edges(generator: Generator, radii: Tensor) -> tuple[Tensor, bool]:
     at_zero = generator(radii.new_full((), -torch.inf))
     if not at_zero < torch.inf:
         return -torch.log1p(1 / radii), False
-    low, width = torch.full_like(radii, LOG_P_MIN), -2 * LOG_P_MIN
-    for _ in range(6):
-        log_odds = low[:, None] + width * torch.arange(1025) / 1024
+    low, high = torch.full_like(radii, LOG_P_MIN), torch.full_like(radii, -LOG_P_MIN)
+    for _ in range(60):
+        log_odds = 0.5 * (low + high)
         rest = torch.nn.functional.softplus(log_odds, threshold=700)  # log(1 / (1 - p))
-        g = torch.sigmoid(log_odds) * at_zero + torch.exp(-rest) * generator(rest)
-        low = low + width * ((g <= radii[:, None]).sum(-1) - 1).clamp(min=0) / 1024
-        width /= 1024
+        falls = torch.sigmoid(log_odds) * at_zero + torch.exp(-rest) * generator(rest) <= radii
+        low, high = torch.where(falls, log_odds, low), torch.where(falls, high, log_odds)
     return torch.where(low < -LOG_P_MIN, low, 2 * low), True

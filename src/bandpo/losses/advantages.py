@@ -63,10 +63,10 @@ def group_advantages(
         raise ValueError(
             f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}"
         )
-    infinite = int(rewards.isinf().sum())
-    if infinite:
+    if rewards.isinf().any():
         raise ValueError(
-            f"rewards must be finite, or NaN where one is missing, got {infinite} of {len(rewards)} infinite"
+            f"rewards must be finite, or NaN where one is missing, got {int(rewards.isinf().sum())} of "
+            f"{len(rewards)} infinite"
         )
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
@@ -85,10 +85,10 @@ def group_advantages(
         return none.index_add(0, group, torch.where(counts, x, 0.0))
 
     count = total(torch.ones_like(rewards))
-    single = int((count == 1).sum())
-    if single:
+    if (count == 1).any():
         warnings.warn(
-            f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2
+            f"{int((count == 1).sum())} of {len(count)} groups have one reward; its advantage is 0",
+            stacklevel=2,
         )
     least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
@@ -106,12 +106,11 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
         both = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {both}")
     if group_size is not None:
-        if isinstance(group_size, bool) or not isinstance(group_size, Integral) or group_size < 2:
-            raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
-        if count % group_size:
+        is_whole = isinstance(group_size, Integral) and not isinstance(group_size, bool)
+        if not is_whole or group_size < 2 or count % group_size:
             raise ValueError(
-                f"group_size must divide the number of rewards, {count}, got {group_size}; groups= takes groups of "
-                "other sizes"
+                f"group_size must be an integer of at least 2 that divides the number of rewards, {count}, got "
+                f"{group_size!r}; groups= takes groups of other sizes"
             )
         return torch.arange(count) // group_size
     names = cast(Any, groups).tolist() if isinstance(groups, Tensor) else list(cast(Any, groups))

@@ -131,18 +131,16 @@ class Metrics:
             torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         )
         numbers = dict(zip(named, values, strict=True))
-        highest = numbers.get("log_probability", 0.0)
-        if highest > NO_LOGPS:
+        if numbers.get("log_probability", 0.0) > NO_LOGPS:
             raise ValueError(
-                f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. "
-                f"{MISTAKEN}"
+                f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is "
+                f"{numbers['log_probability']:.4g}. {MISTAKEN}"
             )
-        mixed = int(numbers.get("mixed", 0))
-        if mixed:
+        if numbers.get("mixed"):
             raise ValueError(
                 "advantages must be the same for all tokens of a response, which has one ratio under this objective; "
-                f"they vary in {counted(mixed, 'row')}. Are several responses packed into a row? bandpo.losses.unpack "
-                "lays them out"
+                f"they vary in {counted(int(numbers['mixed']), 'row')}. Are several responses packed into a row? "
+                "bandpo.losses.unpack lays them out"
             )
         return numbers
 
@@ -177,8 +175,12 @@ def measure(
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
     maxima = {"log_ratio_max": highest(inside), "minus_log_ratio_max": highest(-inside)}
     if level == "all":
-        totals |= {"sequences": (mask.sum(-1) > 0).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
-        totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
+        totals |= {
+            "sequences": (mask.sum(-1) > 0).sum(),
+            "kl_old_k1": -moved.sum(dtype=_wide(moved)),
+            "cut_high": (high & (advantages > 0)).sum(),
+            "cut_low": (low & (advantages < 0)).sum(),
+        }
     return Metrics(totals, maxima)
 
 

@@ -28,14 +28,19 @@ def methods(path: Path = _METHODS) -> tuple[Method, ...]:
     """
     import yaml  # not at the top: importing bandpo loads torch alone
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
-    out: list[Method] = []
-    for name, entry in entries.items():
-        value = cast(Objective, method_or_objective(entry.pop("objective")))
-        value = dataclasses.replace(value, aggregation=entry.pop("average", None))
-        out.append(Method(name, objective=value, **entry))
-    return tuple(out)
+    text, loader = path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: dict[str, dict[str, Any]] = yaml.load(text, loader)
+    return tuple(
+        Method(
+            name,
+            objective=dataclasses.replace(
+                cast(Objective, method_or_objective(entry.pop("objective"))),
+                aggregation=entry.pop("average", None),
+            ),
+            **entry,
+        )
+        for name, entry in entries.items()
+    )
 
 
 def method(name: str) -> Method:

@@ -20,7 +20,7 @@ from ..trust_regions.base import (
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Surrogate, as_pair, has_bounds
+from .surrogates import Surrogate, as_pair
 
 _INTERVALS = {
     "dual_clip": "(1, inf)",
@@ -100,9 +100,9 @@ class Objective:
                 f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a mean of "
                 "ratios has no probability, and so no divergence ball; take ratio 'sequence' or 'token'"
             )
-        if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(
-            1.0, math.inf
-        ):
+        if not any(
+            getattr(kind, "has_bounds", True) for kind in (positive, negative)
+        ) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for surrogate = {self.surrogate!r}, got "
                 f"{self.trust_region!r}: it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and "
@@ -112,10 +112,6 @@ class Objective:
             raise ValueError(
                 f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}"
             )
-        if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
-            raise ValueError(
-                f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off"
-            )
 
     @property
     def is_per_token(self) -> bool:
@@ -124,8 +120,10 @@ class Objective:
 
     def changed(self) -> dict[str, Any]:
         """Return the fields that are not the paper's, by name, without the trust region."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}
-        return {name: value for name, value in fields.items() if value != getattr(Objective, name)}
+        names = (field.name for field in dataclasses.fields(self)[1:])
+        return {
+            name: getattr(self, name) for name in names if getattr(self, name) != getattr(Objective, name)
+        }
 
     def __repr__(self) -> str:
         return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
@@ -174,15 +172,10 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        arguments = ["old_logps=rollout_logps"] if self.from_sampler else []
-        own = [
-            name
-            for name in self.objective.trust_region.all_required()
-            if name not in Context.__dataclass_fields__
-        ]
-        if own:
-            arguments.append(f"extra={{{', '.join(f'{name!r}: {name}' for name in own)}}}")
-        return ", ".join(arguments)
+        required = self.objective.trust_region.all_required()
+        own = [f"{name!r}: {name}" for name in required if name not in Context.__dataclass_fields__]
+        arguments = {"old_logps=rollout_logps": self.from_sampler, f"extra={{{', '.join(own)}}}": own}
+        return ", ".join(text for text, is_needed in arguments.items() if is_needed)
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "method", "name": self.name}

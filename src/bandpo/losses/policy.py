@@ -27,7 +27,7 @@ from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, as_pair, clip_by_sign, surrogate_of
 
-_LOGPS = ("logps", "old_logps", "ref_logps")
+_LOGPS, _OPTIONAL = ("logps", "old_logps", "ref_logps"), ("ref_logps", "rollout_is_weights")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -94,12 +94,18 @@ def policy_loss(
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    tensors: dict[str, Any] = {"logps": logps, "old_logps": old_logps}
-    tensors |= {"advantages": advantages, "response_mask": response_mask}
-    optional = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
-    tensors |= {name: x for name, x in optional.items() if x is not None}
+    inputs = {
+        "logps": logps,
+        "old_logps": old_logps,
+        "advantages": advantages,
+        "response_mask": response_mask,
+        "ref_logps": ref_logps,
+        "rollout_is_weights": rollout_is_weights,
+    }
     tensors = {
-        name: _checked(name, x, logps, 3 if name == "advantages" else 1) for name, x in tensors.items()
+        name: _checked(name, x, logps, 3 if name == "advantages" else 1)
+        for name, x in inputs.items()
+        if x is not None or name not in _OPTIONAL
     }
     extra = _checked_extra({} if extra is None else extra, logps)
     # Not one comparison of two bools: a compiler has beta as a symbol.
@@ -130,7 +136,6 @@ class _Batch(NamedTuple):
     advantages: Tensor
     weights: Tensor  # advantages times what else the ratio is multiplied by
     mask: Tensor
-    padding: Tensor
     extra: Mapping[str, Any]
 
 
@@ -184,36 +189,38 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: MetricSet | None) -> Metrics:
     """Count the effect of the bounds, and the inputs of the checks."""
     new, old, advantages, mask = batch.new, batch.old, batch.advantages, batch.mask
-    metrics = Metrics({}, {})
     limit = objective.max_log_ratio or MAX_LOG_RATIO
-    if level is not None:
-        # The KL to the old policy is that of tokens, whatever the ratio.
-        of_tokens = (
-            None
-            if objective.is_per_token
-            else (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
-        )
-        metrics = measure(
-            terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=of_tokens
-        )
-        for name, x in (("entropy", batch.extra.get("entropies")), ("kl_ref", terms.penalty)):
-            if x is not None:
-                metrics.totals[name] = x.to(old.dtype).masked_fill(batch.padding, 0.0).sum()
+    # The KL to the old policy is that of tokens, whatever the ratio.
+    of_tokens = (
+        None
+        if objective.is_per_token
+        else (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
+    )
+    metrics = (
+        Metrics({}, {})
+        if level is None
+        else measure(terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=of_tokens)
+    )
+    means = {"entropy": batch.extra.get("entropies"), "kl_ref": terms.penalty} if level else {}
+    metrics.totals.update(
+        {name: x.to(old.dtype).where(mask, 0.0).sum() for name, x in means.items() if x is not None}
+    )
     likeliest = torch.maximum(new, old)
-    if batch.reference is not None:
-        likeliest = likeliest.maximum(batch.reference)
-    metrics.maxima["log_probability"] = highest(likeliest)
+    metrics.maxima["log_probability"] = highest(
+        likeliest if batch.reference is None else likeliest.maximum(batch.reference)
+    )
     if objective.ratio != "token" and advantages.shape[1] > 1:
-        top, bottom = (
-            x.masked_fill(batch.padding, -torch.inf).amax(-1) for x in (advantages, -advantages)
-        )
+        top, bottom = (x.where(mask, -torch.inf).amax(-1) for x in (advantages, -advantages))
         metrics.totals["mixed"] = (top > -bottom).sum()
     if level == "all":
-        metrics.totals["not_finite"] = (~terms.values.isfinite() & mask).sum()
-        metrics.totals["saturated"] = ((terms.log_ratio.abs() > limit) & mask).sum()
-        if objective.dual_clip is not None:
-            held = (terms.log_ratio > math.log(objective.dual_clip)) & (advantages < 0)
-            metrics.totals["dual_clipped"] = (held & mask).sum()
+        log_ratio, most = terms.log_ratio, math.log(objective.dual_clip or math.inf)
+        metrics.totals.update(
+            {
+                "not_finite": (~terms.values.isfinite() & mask).sum(),
+                "saturated": ((log_ratio.abs() > limit) & mask).sum(),
+                "dual_clipped": ((log_ratio > most) & (advantages < 0) & mask).sum(),
+            }
+        )
     return metrics
 
 
@@ -223,14 +230,15 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
     padding = ~mask
     dtype = output_dtype(tensors["logps"])
     filled = {
-        name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS
+        name: x.to(dtype).masked_fill(padding, -1.0 if name in _LOGPS else 0.0)
+        if x.shape == mask.shape
+        else x.to(dtype)
+        for name, x in tensors.items()
+        if name != "response_mask"
     }
-    advantages = tensors["advantages"].to(dtype)
-    if advantages.shape == mask.shape:
-        advantages = advantages.masked_fill(padding, 0.0)
-    weights = advantages
-    if "rollout_is_weights" in tensors:
-        weights = (weights * tensors["rollout_is_weights"].to(dtype)).masked_fill(padding, 0.0)
+    weights = advantages = filled["advantages"]
+    if "rollout_is_weights" in filled:  # whose 0 in padding may meet a NaN of the whole response
+        weights = (advantages * filled["rollout_is_weights"]).masked_fill(padding, 0.0)
     if positive_weight != 1:
         weights = torch.where(advantages > 0, positive_weight * weights, weights)
     return _Batch(
@@ -240,7 +248,6 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
         advantages=advantages,
         weights=weights,
         mask=mask,
-        padding=padding,
         extra=extra,
     )
 
@@ -259,8 +266,9 @@ def _check_finite(batch: _Batch) -> None:
     for name, count in zip(bad, counts, strict=True):
         if count:
             allowed, what = ("numbers", "NaN") if name in _LOGPS else ("finite", "NaN or infinite")
-            of = counted(tokens, "response token")
-            raise ValueError(f"{name} must be {allowed}, got {what} at {count:,} of {of}")
+            raise ValueError(
+                f"{name} must be {allowed}, got {what} at {count:,} of {counted(tokens, 'response token')}"
+            )
 
 
 def _checked(name: str, x: Any, logps: Tensor, shapes: int) -> Tensor:

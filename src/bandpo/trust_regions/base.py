@@ -112,8 +112,8 @@ class Node:
         cls = type(self)
         if not cls.kind:
             raise ValueError(f"{cls.__name__} has no config node; give it a kind: ClassVar[str] = ...")
-        is_found = not cls.__module__.startswith(("bandpo.", "__main__")) and "." not in cls.__qualname__
-        return node_of(self, f"{cls.__module__}:{cls.__qualname__}" if is_found else self.kind)
+        is_hidden = cls.__module__.startswith(("bandpo.", "__main__")) or "." in cls.__qualname__
+        return node_of(self, self.kind if is_hidden else f"{cls.__module__}:{cls.__qualname__}")
 
 
 def holds_rule(field: dataclasses.Field[Any]) -> bool:

@@ -75,10 +75,10 @@ def _node_of_word(word: str) -> dict[str, Any]:
 
 def _known_kind(kind: object, family: type[Node]) -> str:
     """Return the kind as it is registered, whatever its capitals."""
-    for spelling in (str(kind), str(kind).lower()):
-        if spelling in family.kinds:
-            return spelling
-    raise ValueError(unknown(f"{family.family} type", kind, sorted(family.kinds)))
+    spellings = [each for each in (str(kind), str(kind).lower()) if each in family.kinds]
+    if not spellings:
+        raise ValueError(unknown(f"{family.family} type", kind, sorted(family.kinds)))
+    return spellings[0]
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
@@ -109,7 +109,7 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
     name, _, of_class = kind.partition(":")
     what = f"{base.family} type {kind!r}"
     try:
-        module = importlib.import_module(name)
+        cls = getattr(importlib.import_module(name), of_class, None)
     except Exception as error:  # whatever the module does when it is imported
         # Only `bandpo train` looks there by itself: the working directory may be a stranger's folder.
         hint = "; PYTHONPATH=. before the command lets Python look in the working directory, too"
@@ -117,17 +117,8 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         raise ValueError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
-    classes = {
-        key: each
-        for key, each in vars(module).items()
-        if isinstance(each, type) and issubclass(each, base)
-    }
-    cls = classes.get(of_class)
-    if cls is None or not dataclasses.is_dataclass(cls):
-        wanted = f"{base.__name__} {of_class!r}, a frozen dataclass"
-        raise ValueError(
-            f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if cls is None else ''}"
-        )
+    if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
+        raise ValueError(f"{what}: {name!r} has no {base.__name__} {of_class!r}, a frozen dataclass")
     return cls
 
 
