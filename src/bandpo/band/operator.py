@@ -36,6 +36,11 @@ from .table import look_up
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
     """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p. The source is thm:scalar_reduction.
 
+    >>> import torch, bandpo.band
+    >>> log_p, log_ratio = torch.tensor([0.08, 0.08]).log(), torch.tensor([2.0, 3.0]).log()
+    >>> bandpo.band.divergence_at(log_ratio, log_p, "kl")        # from 0.08 to 0.16 is inside of 0.05, to 0.24 is not
+    tensor([0.0282, 0.0879])
+
     c = (1 - r p) / (1 - p) is the ratio of all other tokens: of all policies that give this token r p, the one that
     rescales the others by one factor is closest to the old policy, in every f-divergence (lem:complement_rescaling).
     g_f is the f-divergence between the coins (r p, 1 - r p) and (p, 1 - p): convex in r, 0 at r = 1

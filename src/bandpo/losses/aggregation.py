@@ -26,6 +26,14 @@ def aggregate(
 ) -> Tensor:
     """Average per-token values (B, T) over a batch; the modes and names are verl's.
 
+    >>> import torch, bandpo
+    >>> values, mask = torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.tensor([[1, 1], [1, 0]])
+    >>> for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+    ...     print(name, bandpo.losses.aggregate(values, mask, name).item())
+    token-mean 3.0
+    seq-mean-token-mean 3.5
+    seq-mean-token-sum 4.5
+
     | aggregation | sum | default `normalizer` |
     |---|---|---|
     | token-mean | of all tokens | number of tokens |

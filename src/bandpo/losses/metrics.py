@@ -62,6 +62,13 @@ class Metrics:
     def compute(self) -> dict[str, float]:
         """Return the numbers to log; NaN where there is nothing to divide by. This waits for the device.
 
+        >>> import torch, bandpo
+        >>> old, new = torch.tensor([[0.1, 0.5]]).log(), torch.tensor([[0.2, 0.5]]).log()
+        >>> _, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), bandpo.Clip(0.2, 0.2))
+        >>> numbers = metrics.compute()
+        >>> numbers["clip/fraction"], numbers["clip/tail_high_share"]        # one of two is above, and it is rare
+        (0.5, 1.0)
+
         With n tokens, `high` above and `low` below the interval whatever the sign of the advantage A (the public BandPO
         code's convention), `tail` of old probability in (0, 0.2]. Of "main":
 

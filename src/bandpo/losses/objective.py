@@ -141,6 +141,12 @@ class Objective:
 class Method:
     """Name an objective that has a paper's values.
 
+    >>> from bandpo.losses import method
+    >>> method("dppo").formula
+    'sg(r) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.15 and A drives it further'
+    >>> method("dppo").arguments                                  # besides the objective, in `policy_loss`
+    'old_logps=rollout_logps'
+
     The KL penalty and the advantages are separate choices. Its node is `{type: method, name: gspo}`; for other values
     write the objective, beginning with `bandpo.losses.method("gspo").without_average.to_config()`.
 

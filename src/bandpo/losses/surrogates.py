@@ -61,6 +61,11 @@ class SurrogateWeight(Node, ABC, family="surrogate"):
 class Preserve(SurrogateWeight):
     """Keep a share of the bound's gradient (CE-GPPO, arXiv 2509.20712). It is `low` below and `high` above.
 
+    >>> import torch, bandpo
+    >>> bounds, log_ratio = bandpo.Clip(0.2, 0.2).bounds(torch.tensor([[-1.0]])), torch.tensor([[1.5]]).log()
+    >>> bandpo.losses.surrogate(log_ratio, torch.ones(1, 1), bounds, surrogate=Preserve(0.5, 0.75))   # 0.75 of 1.2
+    tensor([[0.9000]])
+
     The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip.
     """
 
@@ -78,6 +83,11 @@ class Preserve(SurrogateWeight):
 @dataclass(frozen=True)
 class Decay(SurrogateWeight):
     """Weigh a token outside by a power of its distance (DGPO, arXiv 2603.14389).
+
+    >>> import torch, bandpo
+    >>> bounds, log_ratio = bandpo.Clip(0.2, 0.2).bounds(torch.tensor([[-1.0]])), torch.tensor([[1.5]]).log()
+    >>> bandpo.losses.surrogate(log_ratio, torch.ones(1, 1), bounds, surrogate=Decay(1, 2))    # (1.2 / 1.5)^2 1.5
+    tensor([[0.9600]])
 
     The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`.
     """

@@ -138,6 +138,14 @@ class Region(Node, ABC, family="trust region"):
     """Bound each token's log-ratio; derive from it and write `bounds`. A frozen dataclass with a `kind` has a config
     node too.
 
+    >>> import torch, bandpo
+    >>> class Wide(bandpo.Region):
+    ...     def bounds(self, old_logps, context=None):
+    ...         width = -0.1 * old_logps.detach()                      # of the log-ratio: rare tokens have more
+    ...         return bandpo.Bounds(-width, width)
+    >>> Wide().bounds(torch.tensor([-1.0, -7.0])).log_high
+    tensor([0.1000, 0.7000])
+
     Attributes:
         sees_probability: False where bounds are the same for every old probability if those of the rules in it are.
     """
