@@ -12,7 +12,7 @@ from pathlib import Path
 from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo.losses import Method
 from bandpo.losses.nodes import methods
-from bandpo.losses.notation import as_python
+from bandpo.notation import as_python
 
 PAGE = Path(__file__).parent / "methods.md"
 LINES = {

@@ -634,7 +634,7 @@ $1+\delta/p=1.105$, but $1/p=1.053$; at $p=0.05$ both lower bounds are negative.
 appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$ for Pearson on all of $[0,1/p]$,
 monotone on each side, so the root is beyond a limit iff $g$ at the limit is less than $\delta$. The paper's Figures 1b
 and 2 draw TV without the clamp and say that it "strictly adheres to physical simplex constraints"; ours clamp.
-Closed forms that the paper does not have: Hellinger (an arc) and Neyman (Wilson's interval).
+Closed forms that the paper does not have: Hellinger (an arc) and Neyman (Wilson's interval, which the library solves).
 """,
     "Radii": r"""
 **As stated** "the KL variant permits a broader ratio range" than TV and Pearson at $\delta=0.1$. **False** pointwise:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .band.divergences import divergence
 from .losses.nodes import objective
-from .losses.notation import describe, describe_interval, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import GRADIENTS, as_pair
+from .losses.surrogates import as_pair
+from .notation import describe, describe_interval, label_of_objective, short_node
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -26,6 +26,14 @@ _MEANING = {  # of the words for what stops a token
     "band": "the divergence from the old policy reaches delta",
     "capped": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
+}
+# The gradients in log pi of those without numbers.
+_GRADIENTS = {
+    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
+    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
+    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
+    "weight": ("clip(r, r_low, r_high) A",) * 2,
+    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
 }
 _RATIO = {
     "token": "that of each token",
@@ -140,7 +148,7 @@ def _gradient(its: Objective) -> Iterator[str]:
     yield f"  gradient of the surrogate in log pi: {whole.get(its.ratio, mean)}".rstrip(" ")
     for side, surrogate in enumerate(as_pair(its.surrogate, its.dual_clip)):
         if isinstance(surrogate, str):
-            words = GRADIENTS[surrogate][side]
+            words = _GRADIENTS[surrogate][side]
         elif surrogate.gradient:
             words = surrogate.gradient[side].format(**vars(surrogate))
         else:

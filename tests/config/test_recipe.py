@@ -13,7 +13,7 @@ from transformers import Qwen2Config, Qwen2VLConfig
 
 from bandpo import Band, Clip, Objective, objective
 from bandpo.integrations.trl import BandPOConfig
-from bandpo.losses.notation import short_node
+from bandpo.notation import short_node
 from bandpo_runs import config, toy
 from bandpo_runs.config.recipe import FIXED, RESERVED, build, load
 from bandpo_runs.config.trust import ALLOWED, check_attention, sent_away

@@ -28,7 +28,7 @@ from bandpo.integrations import TRAINERS, log_rule, objective_for, say_average
 from bandpo.losses import Decay, method
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.nodes import methods
-from bandpo.losses.notation import describe, describe_interval
+from bandpo.notation import describe, describe_interval
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 from bandpo_runs.config.recipe import build, load

@@ -148,7 +148,7 @@ def of_rule(
 ) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
-    from ..losses.notation import describe
+    from ..notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))

@@ -19,9 +19,9 @@ from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
 from ..losses.metrics import Metrics
 from ..losses.nodes import method_or_objective
-from ..losses.notation import describe
 from ..losses.objective import Method, Objective
 from ..losses.policy import policy_loss
+from ..notation import describe
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 

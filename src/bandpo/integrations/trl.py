@@ -25,9 +25,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..bounds import Bounds
 from ..losses.metrics import Metrics
-from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
+from ..notation import as_python
 from ..trust_regions.base import Context, Region
 from . import Rule, log_rule
 from .run_state import TokenWriter, check_tokens

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 
-from ..losses.notation import as_python
 from ..losses.objective import Objective
+from ..notation import as_python
 from ..trust_regions.base import Region
 from ..trust_regions.rules import Clip
 from . import LOSS_TYPES, Rule, objective_for, say_average

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
-from bandpo.losses.notation import describe
+from bandpo.notation import describe
 from bandpo.rewards.functions import look_in_working_directory, text_of
 
 from ..config.recipe import RunConfig, build, merge, read_settings

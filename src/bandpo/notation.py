@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import torch
 
-from ..numerics import listed
-from ..trust_regions.base import Context, depends_on_probability
-from .nodes import methods
-from .objective import Objective
-from .surrogates import as_pair
+from .losses.nodes import methods
+from .losses.objective import Objective
+from .losses.surrogates import as_pair
+from .numerics import listed
+from .trust_regions.base import Context, depends_on_probability
 
 
 def label_of_objective(value: Objective) -> str:
