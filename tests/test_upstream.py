@@ -1,4 +1,4 @@
-"""The formulas in docs/upstream, which other projects would get, against the library's."""
+"""The formulas in research/pages/upstream, which other projects would get, against the library's."""
 
 import re
 
@@ -7,7 +7,7 @@ from scripts import ROOT
 
 import bandpo
 
-UPSTREAM = ROOT / "docs" / "upstream"
+UPSTREAM = ROOT / "research" / "pages" / "upstream"
 LOG_P = torch.cat([torch.logspace(-6, -0.001, 2000), 1 - torch.logspace(-4, -1, 200)]).log()
 
 
