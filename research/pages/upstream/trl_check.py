@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import torch
 
 ROOT = Path(__file__).parents[3]
-LINES = re.search(r"```python\n(scale = .*?)```", Path(__file__).with_name("trl.md").read_text(encoding="utf-8"), re.S)[1]
+LINES = re.search(r"```python\n(scale = .*?)```", Path(__file__).with_name("trl.md").read_text(encoding="utf-8"), re.S)[
+    1
+]
 TRAIN = """
 import sys, tempfile
 sys.path.insert(0, "tests")
