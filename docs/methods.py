@@ -34,7 +34,7 @@ LINES = {
 }
 AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
 # What readers look for and do not find: names, papers, why not.
-_LINES = "[lines](own_loop.md#advantages-filters-and-penalties-of-papers)"
+_LINES = "[lines](../examples/papers.py)"
 ABSENT = [
     (
         "A-GRAE, FADE, STARE, WAPO",
