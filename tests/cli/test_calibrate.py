@@ -219,14 +219,12 @@ def test_tokens_that_are_given_twice_do_not_count_twice(here, capsys, again):
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_what_the_page_writes_is_read(here):
-    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(import json\n\ndef write.*?)```", page, re.DOTALL)[0], names)
+def test_what_the_example_writes_is_read(here):
+    write = load("examples/write_tokens.py").write
     logps, advantages = torch.tensor([[-1.0, -2.0], [-3.0, -9.0]]), torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1], [1, 0]])
     with Path("a.jsonl").open("w") as file:
-        names["write"](file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
+        write(file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
     found = read_tokens([Path("a.jsonl")])
     assert (found.log_ratio.tolist(), found.advantages.tolist(), found.responses.tolist()) == (
         [0.5, 0.5, 0.5],
