@@ -37,7 +37,6 @@ NOT_RUN = {
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml seed": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",
-    "RAY_ADDRESS=10.0.0.1:6379 bandpo verl recipes/paper/r1": "needs a Ray cluster",
 }
 _OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of docs/reproduce.md, with a toy"
 _AFTER_VERL = """
