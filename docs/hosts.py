@@ -23,7 +23,7 @@ RUNS = ROOT / "research" / "measurements"
 sys.path.append(str(ROOT))
 from research.csv_rows import read_rows  # noqa: E402
 
-COLUMNS = ("trainer", "version or commit", "module", "takes", "anchor", "run", "`Clip`, `Band`")
+COLUMNS = ("trainer", "version or commit", "module", "takes", "run", "`Clip`, `Band`")
 
 
 def results() -> dict[str, list[dict[str, str]]]:
@@ -53,20 +53,11 @@ def table() -> str:
         module = recipe if row["recipe"] else f"`{row['module']}`"
         clamps = not row["module"] or TRAINERS[row["host"].partition(",")[0]].clamps
         takes = row["takes"] or ("bounds" if clamps else "gate")
-        anchor = row["anchor"]
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
             ended = dict.fromkeys(one.get(name) or "not run" for name in ("clip", "band"))
-            cells = (
-                row["host"],
-                one["version"].removeprefix("commit "),
-                module,
-                takes,
-                anchor,
-                one["run"],
-                ", ".join(ended),
-            )
+            version = one["version"].removeprefix("commit ")
+            cells = (row["host"], version, module, takes, one["run"], ", ".join(ended))
             lines.append(f"| {' | '.join(cells)} |")
-            anchor = "the same"
     return "\n".join(lines)
 
 

@@ -56,28 +56,27 @@ ABSENT = [
     (
         "Clip-Cov, KL-Cov",
         "2505.22617",
-        f"KL-Cov's penalty is for a few tokens of the batch: {_LINES}; Clip-Cov draws at random which it drops",
+        f"KL-Cov's penalty is for a few tokens: {_LINES}; Clip-Cov draws at random which it drops",
     ),
     ("DRO", "2405.19107", f"has no value of beta: {_LINES}"),
     (
         "M2PO",
         "2510.01161",
-        "drops the tokens that moved most until the batch's mean (log r)^2 is at most 0.04; AReaL counts all tokens, a "
-        "digest of the paper those that PPO would clip",
+        "drops the tokens that moved most until the batch's mean (log r)^2 is at most 0.04",
     ),
     ("BAPO", "2510.18927", "searches its bounds anew in each batch, by the share of A > 0 in the whole loss"),
     ("W-REINFORCE, NSR", "2506.01347", "positive advantages x 0.1, or x 0: `positive_weight`, with any rule"),
-    ("stochastic rescue", "2605.22703", "keeps some tokens beyond the bound, drawn at random; no interval does that"),
+    ("stochastic rescue", "2605.22703", "keeps some tokens beyond the bound, drawn at random"),
     ("TROLL", "2510.03817", "projects a token's whole distribution; a rule sees one probability of it"),
     (
         "GAPO, ERC, A-3PO, CPPO",
         "2609.00444 2512.05591 2512.06547 2606.10968",
-        "in research/rules: each has a rule of its own",
+        "rules of their own, in [research/rules](../research/rules/README.md)",
     ),
 ]
 INTRO = f"""# Methods
 
-Every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.
+Every method that the library knows by name. [Choose a rule](choose.md) says which to take.
 
 ## Switch one on
 
@@ -89,22 +88,23 @@ Write a name from the table instead of NAME:
 
 A trainer refuses a method that it cannot run, and says why. For other numbers write the objective instead of the name.
 
-**Sampler** in "runs in": the ratio is to the sampler's policy. In your loop call
-`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always;
-in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in TRAINERS.items() if its.sampler)}.
+**Sampler** in "runs in" means that the ratio is to the sampler's policy. In your loop call
+`{AT_SAMPLER_LINE}`.
+{", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always. In the others set
+
+{chr(10).join(f"- {host}: {its.sampler}" for host, its in TRAINERS.items() if its.sampler)}
 
 ## The table
 
 - **formula**: p and pi are a token's old and new probability, r = pi / p, A the advantage; sg(...) stops the gradient.
-  "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
-- **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
-  themselves.
-- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: those with
-  a gate, {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
-- **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
+  "PPO with" bounds is min(r A, clip(r, r_low, r_high) A).
+- **objective**, and the paper's average over tokens ([`aggregate`](api.md)). Most trainers average themselves.
+- **runs in**: in brackets the keywords that `policy_loss` needs.
+  *Most* are those with a gate: {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
+- **\\***: not all was read at its source. `bandpo explain NAME` says what was not.
 
-[A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
-writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [prior art](paper.md#prior-art).
+[A test](../tests/losses/test_methods.py) compares each value and gradient with its formula.
+[How they hang together](../research/pages/prior.md) is another page.
 
 | method | formula | objective | runs in |
 | --- | --- | --- | --- |
@@ -112,9 +112,7 @@ writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [pr
 NOT_HERE = """
 ## Without a name
 
-A name stands for a rule and an average; *lines* are for your own loop. Read were the papers of M2PO, BAPO and A-GRAE,
-the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM), TRL (OPSM) and AReaL (M2PO), SkyRL's page on REPO-R;
-of FADE, ADAPO, stochastic rescue and TROLL a digest, of W-REINFORCE the abstract and the code.
+A name stands for a rule and an average. These are something else.
 
 | name | paper | why |
 | --- | --- | --- |

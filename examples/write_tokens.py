@@ -1,6 +1,6 @@
-"""Writes log-probabilities of your own loop for `bandpo calibrate`: call `write` after the loss, in all steps of a batch.
+"""Writes log-probabilities of your own loop for `bandpo calibrate`.
 
-A few hundred responses are enough.
+Call `write` after the loss, in all steps of a batch. A few hundred responses are enough.
 """
 
 import json

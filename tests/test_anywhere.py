@@ -186,8 +186,8 @@ def test_an_unknown_divergence_is_refused():
 
 def test_the_page_shows_the_files():
     page = (ROOT / "docs" / "anywhere.md").read_text(encoding="utf-8")
-    for name in ("numpy", "torch"):
-        assert f"```python\n{(ROOT / f'examples/anywhere_{name}.py').read_text(encoding='utf-8')}```" in page, name
+    for name in ("numpy", "torch", "jax", "tunix", "mlx"):
+        assert f"```{{literalinclude}} ../examples/anywhere_{name}.py\n" in page, name
 
 
 @pytest.fixture

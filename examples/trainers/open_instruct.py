@@ -1,6 +1,7 @@
 """open-instruct, commit e6c3044: the bounds of each token for its own loss.
 
-`open_instruct/grpo_utils.py` has `compute_grpo_loss`. It gets no old log-probabilities; they are log p - log r.
+`open_instruct/grpo_utils.py` has `compute_grpo_loss`. It gets no old log-probabilities; they are log p - log r,
+of the old policy or the sampler, as open-instruct is set.
 Save this as bandpo_recipe.py where every worker can import it. Add to the end of that file:
 
     from bandpo_recipe import loss as compute_grpo_loss

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest

@@ -221,7 +221,7 @@ def in_processes(ranks: int, lines: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_packed_micro_batches_on_ranks_are_the_whole_padded_batch(ranks, tmp_path):
-    """The page compares the losses; the gradients are the mean over the ranks, as DDP and FSDP leave them."""
+    """The script compares the losses; the gradients are the mean over the ranks, as DDP and FSDP leave them."""
     check = """
 weights = [*body.parameters(), *head.parameters()]
 expected = torch.autograd.grad(bandpo.policy_loss(current(), old_logps, advantages, mask, region)[0], weights)
@@ -231,7 +231,7 @@ for weight, whole_gradient in zip(weights, expected, strict=True):
 assert total.all_reduce().compute()["tokens"] == mask.sum()
 optimizer.step()
 """
-    packed = holding("region, normalizer = bandpo.Band", "tensor_split")
+    packed = (ROOT / "examples" / "data_parallel.py").read_text(encoding="utf-8")
     before, step, after = packed.rpartition("optimizer.step()\n")
     assert step
     in_processes(ranks, f"{before}{check}{after}", tmp_path)
