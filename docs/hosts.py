@@ -23,7 +23,9 @@ RUNS = ROOT / "research" / "measurements"
 sys.path.append(str(ROOT))
 from research.csv_rows import read_rows  # noqa: E402
 
-COLUMNS = ("trainer", "version or commit", "module", "takes", "run", "`Clip`, `Band`")
+COLUMNS = ("trainer", "version or commit", "module", "takes", "run", "agrees")
+
+AGREES = {"bit for bit, equal": "yes", "equal": "to rounding"}
 
 
 def results() -> dict[str, list[dict[str, str]]]:
@@ -54,9 +56,9 @@ def table() -> str:
         clamps = not row["module"] or TRAINERS[row["host"].partition(",")[0]].clamps
         takes = row["takes"] or ("bounds" if clamps else "gate")
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
-            ended = dict.fromkeys(one.get(name) or "not run" for name in ("clip", "band"))
+            ended = ", ".join(dict.fromkeys(one.get(name) or "not run" for name in ("clip", "band")))
             version = one["version"].removeprefix("commit ")
-            cells = (row["host"], version, module, takes, one["run"], ", ".join(ended))
+            cells = (row["host"], version, module, takes, one["run"], AGREES.get(ended, ended))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
