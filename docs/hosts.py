@@ -23,7 +23,7 @@ RUNS = ROOT / "research" / "measurements"
 sys.path.append(str(ROOT))
 from research.csv_rows import read_rows  # noqa: E402
 
-COLUMNS = ("trainer", "version or commit", "module", "takes", "run", "agrees")
+COLUMNS = ("trainer", "module", "run", "agrees", "takes", "version or commit")
 
 AGREES = {"bit for bit, equal": "yes", "equal": "to rounding"}
 
@@ -58,7 +58,7 @@ def table() -> str:
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
             ended = ", ".join(dict.fromkeys(one.get(name) or "not run" for name in ("clip", "band")))
             version = one["version"].removeprefix("commit ")
-            cells = (row["host"], version, module, takes, one["run"], AGREES.get(ended, ended))
+            cells = (row["host"], module, one["run"], AGREES.get(ended, ended), takes, version)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -66,7 +66,7 @@ def table() -> str:
 def page() -> str:
     """Write the page as it should be."""
     found = PAGE.read_text(encoding="utf-8")
-    return re.sub(r"\| trainer \| version .*?\n\n", lambda _: f"{table()}\n\n", found, count=1, flags=re.DOTALL)
+    return re.sub(r"\| trainer \| module .*?\n\n", lambda _: f"{table()}\n\n", found, count=1, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

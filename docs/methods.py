@@ -7,6 +7,7 @@ tests/losses/test_methods.py compares the committed page with a new one, and run
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from bandpo.integrations import TRAINERS, trainers_that_run
@@ -101,7 +102,7 @@ A trainer refuses a method that it cannot run. For other numbers write the objec
 
 [A test](../tests/losses/test_methods.py) compares each value and gradient with its formula.
 See also [how methods differ](../research/pages/prior.md) and [what has no name here](../research/pages/unnamed.md):
-{", ".join(name for name, _, _ in ABSENT)}.
+{textwrap.fill(", ".join(name for name, _, _ in ABSENT), 118)}.
 
 | method | formula | objective | runs in |
 | --- | --- | --- | --- |

@@ -131,7 +131,7 @@ def test_the_readme_says_in_how_many_trainers_it_trained_ran_or_was_read():
         host, *cells = (cell.strip() for cell in line.split("|")[1:-1])
         name = host.partition(", by ")[2] or host.partition(",")[0]
         name = {"Oumi": "TRL", "AsyncGRPO": "TRL", "TRL's SDPO": "TRL"}.get(name, name)
-        best[name] = max(best.get(name, 0), rank.get(cells[3], 0))
+        best[name] = max(best.get(name, 0), rank.get(cells[1], 0))
     trained, ran, read = ([name for name in best if best[name] == level] for level in (2, 1, 0))
     assert trained == ["TRL", "verl", "axolotl"]
     assert read == ["agent-lightning", "rLLM", "tinker"]  # of the last its formula
