@@ -83,7 +83,7 @@ Write a name from the table instead of NAME:
 | --- | --- |
 {chr(10).join(f"| {where} | `{line}` |" for where, line in LINES.items())}
 
-A trainer refuses a method that it cannot run. For other numbers write the objective instead of the name.
+For other numbers write the objective instead of the name.
 
 **Sampler** in "runs in" means that the ratio is to the sampler's policy. In your loop call
 `{AT_SAMPLER_LINE}`.
