@@ -26,6 +26,7 @@ from research.statistics import holm
 from research.worlds import Learner, scene, train
 
 Array = NDArray[np.float64]
+MOVED = ("final", "harder", "entropy")  # of which differences are written
 OUTCOMES = ("final", "pass4", "pass16", "pass64", "harder", "unseen1", "unseen16", "entropy")
 STOPS = ("lost_up", "lost_down", "above", "below", "ratio")
 CURVES = ("reward", "covered", "nats", "lost")
@@ -119,14 +120,24 @@ def rows(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[s
                     "world": name, "rule": rule, "learning_rate": rate, "best": int(world.best[i] == j),
                     **{key: _short(here[key].mean()) for key in (*OUTCOMES, *STOPS[:-1])},
                     "highest_ratio": _short(here["ratio"].max()),
+                    **_minus_first(runs, (i, j), (0, j), world.judging),
                     **{f"{key}_course": " ".join(_short(x) for x in here[key].mean(0)) for key in CURVES},
                 }  # fmt: skip
 
 
-def costs(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[str, Any]]:
-    """Yield what a rate that is wrong by a factor costs each rule: pass@1 at every factor, in the mean, and lost runs.
+def _minus_first(runs: Runs, one: tuple[int, int], first: tuple[int, int], judging: slice) -> dict[str, str]:
+    """How far a rule at a rate is from the first rule at another, with half of the 95 % interval."""
+    told: dict[str, str] = {}
+    for name in MOVED:
+        gap, half, _ = difference(runs[name][one][judging], runs[name][first][judging])
+        told |= {f"{name}_minus_first": _short(gap), f"{name}_half_width": _short(half)}
+    return told
 
-    A run is lost if it ends below the policy that it began with.
+
+def costs(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[str, Any]]:
+    """Yield what a rule moves at its own best rate, and what a rate that is wrong by a factor costs it.
+
+    The costs are pass@1 at every factor, its mean over them, the worst, and the share of lost runs. A run is lost if it ends below the policy that it began with.
     """
     for name, runs in worlds.items():
         world = World(node, name, runs)
@@ -139,6 +150,8 @@ def costs(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[
             gap, half, _ = difference(final.mean(0), first.mean(0))
             yield {
                 "world": name, "rule": rule, "best_rate": world.rates[world.best[0]],
+                "own_rate": world.rates[world.best[i]],
+                **_minus_first(runs, (i, world.best[i]), (0, world.best[0]), world.judging),
                 **{f"x{factor:g}": _short(x) for factor, x in zip(reached, final.mean(-1), strict=True)},
                 "area": _short(final.mean()), "area_minus_first": _short(gap), "half_width": _short(half),
                 "worst": _short(final.mean(-1).min()), "lost": _short(lost.mean()),

@@ -25,7 +25,7 @@ from typing import Literal
 
 from .answers import without_unit
 from .boxes import LONGEST, Statement, box_at, read_boxes
-from .lexicon import WORDS, P, in_english
+from .lexicon import ASCII_NOUNS, NOUNS, P, in_english
 from .notation import plain
 from .quantities import changes, number
 
@@ -77,12 +77,11 @@ def final_answer(text: str, thinking: Thinking = None) -> Statement | None:
 def _last_statement(text: str, finished: bool) -> tuple[int, Statement | None]:
     """Find the place and the content of the last statement. One that is taken back has no content."""
     weak: tuple[int, Statement | None] = (-1, None)
-    for start in (
-        max(0, len(text) - 2 * LONGEST),
-        0,
-    ):  # most stand near the end; what is near is looked at twice
+    # Most stand near the end; what is near is looked at twice.
+    for start in (max(0, len(text) - 2 * LONGEST), 0):
         window = text[start:].lower()
-        foreign = any(word in window for word in [*WORDS["answer"], "\u9009"])
+        nouns = ASCII_NOUNS if window.isascii() else NOUNS
+        foreign = any(noun in window for noun in nouns)
         marks = list((P.statement_in_any_language if foreign else P.statement).finditer(text, start))[
             -50:
         ]

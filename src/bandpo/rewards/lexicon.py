@@ -47,6 +47,9 @@ WORDS: dict[str, list[str]] = {
     for english, languages in _load("words").items()
 }
 NUMBERS = _load("numbers")
+# A text has a statement in another language only where one of these stands, in small letters.
+NOUNS = [*WORDS["answer"], "\u9009"]
+ASCII_NOUNS = [noun for noun in NOUNS if noun.isascii()]
 
 
 class _Patterns:
@@ -65,18 +68,20 @@ class _Patterns:
 _DECIDING = {
     word: english for english, words in WORDS.items() if english not in ("answer", "is") for word in words
 }
+_ASCII = [
+    word.replace(_LETTER, "[a-z]").lower() for word in _DECIDING if word.replace(_LETTER, "").isascii()
+]
+_FIRST = {re.split("[^a-z]", word[:5])[0] for word in _ASCII}
 P = _Patterns(
     letter=_LETTER,
     noun=_any_of([*WORDS["answer"], *(word.capitalize() for word in WORDS["answer"])]),
     is_word=_any_of(WORDS["is"]),
     deciding=_any_of([*_DECIDING]),
+    ascii_words="|".join(_ASCII),
     value_word="|".join([*NUMBERS["values"], *NUMBERS["tens"]]),
     scale_word="|".join(NUMBERS["scales"]),
     part_word=f"(?:{'|'.join(NUMBERS['parts'])})s?",
 )
-_FIRST = {
-    re.split("[' ]", word[:5].lower())[0] for word in _DECIDING if word.replace(_LETTER, "").isascii()
-}
 _STOPS = dict(
     zip(
         "\u3002\uff61\u0964\u06d4\uff01\uff1f\u061f\u3001\uff0c\u060c\uff1b\u061b\uff1a",
@@ -100,8 +105,10 @@ def _english(word: str) -> str:
 
 def in_english(text: str) -> str:
     """Write the words that decide in English. Others are "word", but for those of the letters a to z."""
-    if text.isascii() and _FIRST.isdisjoint(P.first_letters.findall(text.lower())):
-        return text
+    if text.isascii():  # most is English: two quick looks, the second a tenth of the time of what follows
+        lower = text.lower()
+        if _FIRST.isdisjoint(P.first_letters.findall(lower)) or not P.ascii_deciding.search(lower):
+            return text
     text = P.digit.sub(lambda match: str(unicodedata.decimal(match[0])), text)
     text = P.stop.sub(lambda match: f"{_STOPS.get(match[0], '')} ", text)
     text = P.any_deciding.sub(lambda match: f" {_english(match[0])} ", text)

@@ -126,8 +126,10 @@ def bare(text: str) -> str:
         text = re.sub(r"^__|__$|^\\therefore", "", text)
         for opening, closing in _AROUND:
             inner = text[len(opening) : -len(closing)]
+            if not inner or not (text.startswith(opening) and text.endswith(closing)):
+                continue
             braced = closing == "}" and closing_brace(text, len(opening) - 1) == len(text) - 1
-            if inner and text == f"{opening}{inner}{closing}" and (braced or closing not in inner + "}"):
+            if braced or closing not in inner + "}":
                 text = inner
     return text
 

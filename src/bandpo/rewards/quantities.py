@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _BELOW_100 = VALUES | {
 }
 
 
+@functools.lru_cache(maxsize=1000)
 def number(text: str) -> Number | None:
     """Read a number. Such are 042, 4.20, 1,000, 3/4, 1\\frac{3}{4}, 0.\\overline{3}, 4e3 and "forty-two"."""
     if len(text) > 1000:  # int() takes no more than 4,300 digits
