@@ -2,10 +2,8 @@
 
 import json
 import math
-import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -190,14 +188,12 @@ def test_tokens_that_are_given_twice_do_not_count_twice(here, cli, again):
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_what_the_page_writes_is_read(here):
-    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(import json\n\ndef write.*?)```", page, re.DOTALL)[0], names)
+def test_what_the_example_writes_is_read(here):
+    write = load("examples/write_tokens.py").write
     logps, advantages = torch.tensor([[-1.0, -2.0], [-3.0, -9.0]]), torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1], [1, 0]])
     with Path("a.jsonl").open("w") as file:
-        names["write"](file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
+        write(file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
     found = read_tokens([Path("a.jsonl")])
     arrays = (found.log_ratio, found.advantages, found.responses)
     assert [array.tolist() for array in arrays] == [[0.5] * 3, [1.0, 1.0, -1.0], [0, 0, 1]]

@@ -545,6 +545,7 @@ def index():
 def test_the_page_is_that_of_the_methods(index):
     """`python docs/methods.py` writes it."""
     assert index.PAGE.read_text(encoding="utf-8") == index.page()
+    assert index.ABSENT_PAGE.read_text(encoding="utf-8") == index.absent()
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -120,7 +120,7 @@ def test_untested_and_unsupported_versions_are_told_apart(monkeypatch):
     versions(monkeypatch, torch="2.13.0+cpu", trl="1.9.2", verl="0.10.0")
     result = list(installation())
     assert of_level(result, "problem") == ["verl 0.10.0, bandpo needs 0.7.x to 0.9.x"]
-    assert any("EasyR1's own package verl: docs/recipes.md" in each.cure for each in result)
+    assert any("EasyR1's own package verl: docs/hosts.md" in each.cure for each in result)
     assert "trl 1.9.2 (tested with 1.16.0, 0.24.0)" in of_level(result, "ok")
     versions(monkeypatch, torch="2.13.0+cpu", trl="0.23.1", verl="0.9.4")
     result = list(installation())

@@ -81,7 +81,7 @@ def host_settings(
         " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
         or "docs/hosts.md"
     )
-    write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
+    write = write if host in TRAINERS else "docs/hosts.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
         unread = other(facts.get("clip", {}))

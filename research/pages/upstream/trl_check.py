@@ -1,4 +1,4 @@
-"""Runs what docs/upstream/trl.md says of its lines: python docs/upstream/trl_check.py CLONE_OF_TRL
+"""Runs what research/pages/upstream/trl.md says of its lines: python research/pages/upstream/trl_check.py CLONE_OF_TRL
 
 The lines go into a copy of the installed TRL. The clone, with its tags, has the mask of DPPO that was removed.
 """
@@ -15,8 +15,10 @@ from types import SimpleNamespace
 
 import torch
 
-ROOT = Path(__file__).parents[2]
-LINES = re.search(r"```python\n(scale = .*?)```", (ROOT / "docs/upstream/trl.md").read_text(encoding="utf-8"), re.S)[1]
+ROOT = Path(__file__).parents[3]
+LINES = re.search(r"```python\n(scale = .*?)```", Path(__file__).with_name("trl.md").read_text(encoding="utf-8"), re.S)[
+    1
+]
 TRAIN = """
 import sys, tempfile
 sys.path.insert(0, "tests")
