@@ -234,7 +234,7 @@ def tables(rows: list[dict[str, str]]) -> str:
         lines.append(f"| {count} | {' | '.join(cells)} |")
     lines += ["", "| bias as an estimate of pass@k, points | mixed | hard |", "|:--|--:|--:|"]
     for n, k in ((32, 8), (32, 32), (64, 32)):
-        for name in ("pass@k", "best@k, expected", "best@k, verl's bootstrap"):
+        for name in ("pass@k", "best@k, verl's bootstrap"):
             what = f"bias in points, {name} as an estimate of pass@k, k = {k}"
             both = (of[what, p, "30", str(n)] for p in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"))
             cells = (f"{float(r['result']):+.2f} ± {float(r['standard_error']):.2f}" for r in both)
