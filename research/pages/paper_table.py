@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -188,40 +189,38 @@ def grids_text() -> str:
         rows.append([c.name, f"{c.mean:.2f}", f"{near:.4f}", "yes" if of_truncation(c) else "no", three])
     return (
         f"With {SAMPLES} samples of 30 problems, mean@32 of one run is k / 960; of 40 problems, k / 1280. "
-        f"**{len(means) - len(off)} of the {len(means)} cells of mean@32 lie on the grid of a single run.** Of all numbers "
-        f"with two decimals, {100 * chance_of_grid(960):.1f}% and {100 * chance_of_grid(1280):.1f}% do; so many by chance "
-        f"have probability $10^{{{log_p:.0f}}}$. Had the cells been means over three runs, as many "
-        f"as one in {1 / np.mean(third):.1f} would lie there: $10^{{{log_third:.0f}}}$. The cells off the grid:\n\n"
+        f"**{len(means) - len(off)} of the {len(means)} cells of mean@32 are such numbers.** Of all numbers with two "
+        f"decimals {100 * chance_of_grid(960):.1f}% and {100 * chance_of_grid(1280):.1f}% are: by chance so many would be "
+        f"with probability $10^{{{log_p:.0f}}}$. If they were means over three runs, one in {1 / np.mean(third):.1f} would "
+        f"be: $10^{{{log_third:.0f}}}$. The others:\n\n"
         + table(["cell", "printed", "nearest k / N", "is it that, cut off?", "on the grid of three runs?"], rows)
-        + "\n\nSo the numbers are those of one evaluation of one checkpoint, or of a mean that is printed nowhere. "
-        "The text says that all experiments were repeated three times; no spread over them is reported, so nothing can be "
-        "said of how much another training run would differ."
+        + "\n\nSo the numbers are those of one evaluation of one checkpoint. The text says that all experiments were "
+        "repeated three times; no spread is reported, so how much another run would differ is not known."
     )
 
 
 def pass_text() -> str:
-    passes = single()
+    passes, aime = single(), [d for d in PROBLEMS if d.startswith("AIME")]
     on = [c for c in passes if on_grid(c.best, PROBLEMS[c.data])]
     three = [c for c in passes if on_grid(c.best, 3 * PROBLEMS[c.data])]
     full = [c for c in on if c.best == 95.0]
     one = [float(best_at_k_expected(SAMPLES, c, SAMPLES)) for c in (1, 2, 3, 8)]
     rows = []
-    for method in (GRPO, HIGHER, BAND):
+    for method in (GRPO, BAND):
         for m in models():
             row = [f"{m} {method}"]
-            for d in PROBLEMS:
+            for d in aime:
                 low, high = solved(cell(m, method, d))
-                row.append(f"{cell(m, method, d).best:.2f}: {low}" + (f" to {high}" if high > low else ""))
+                row.append(f"{low}-{high}" if high > low else str(low))
             rows.append(row)
     return (
         "pass@32 from 32 samples is the share of problems with a right sample: k / 30 or k / 40. "
-        f"**Only {len(on)} of the {len(passes)} cells are such numbers** ({len(full)} of them are 95.00), and "
-        f"{len(three)} could be means over three runs. They are what verl logs as best@32/mean: draws with replacement, in "
-        f"which a problem with 1, 2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or "
-        f"{one[3]:.3f} (and not 1), give or take the noise of 1000 draws. So the column grows with the *number* of right "
-        "samples, not only with the number of problems that can be solved. How many problems were solved, at least and at "
-        "most, if it is that:\n\n" + table(["problems with a right sample", *PROBLEMS], rows) + "\n\n"
-        "At AMC2023 the column is at 95.00 = 38 of 40 in all rows of the 7B model: it cannot tell them apart."
+        f"**Only {len(on)} of the {len(passes)} cells are such numbers** ({len(full)} of them are 95.00), and {len(three)} "
+        "could be means over three runs. They are what verl logs as best@32/mean: draws with replacement. A problem with 1, "
+        f"2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or {one[3]:.3f} there, not 1. So the "
+        "column grows with the *number* of right samples. The least and the most problems that were solved, if it is that:"
+        "\n\n" + table(["problems with a right sample", *aime], rows) + "\n\n"
+        "On AMC2023 all rows of the 7B model have 95.00 = 38 of 40: it cannot tell them apart."
     )
 
 
@@ -241,26 +240,18 @@ def errors_text() -> str:
                 star = "*" if abs(gap) > 1.96 * sampling else ""
                 over += abs(gap) > 1.96 * sampling
                 sure += abs(gap) > 1.96 * population
-                row.append(f"{signed(gap)}{star} ± {1.96 * sampling:.1f} / {1.96 * population:.1f}")
+                row.append(f"{signed(gap)}{star} ± {1.96 * sampling:.1f}")
             rows.append(row)
-    extreme = [x for x in (0.05, 0.25, 0.5, 0.9)]
-    width = ", ".join(
-        f"{100 * x:g}%: {1.96 * 100 * math.sqrt(x * (1 - x) / 960):.1f} and {1.96 * 100 * math.sqrt(x * (1 - x) / 30):.1f}"
-        for x in extreme
-    )
     return (
-        "Two errors can be bounded from the digits alone. *Sampling*: the same checkpoints on the same problems, sampled "
-        "again; largest if all problems are equally hard. *Problems*: other problems of the kind; at most that of "
-        "problems that are always right or always wrong, with nothing shared between the two rows; how much less it is, "
-        "because both rows answer the same problems, only counts by problem would tell, and they are not published. For "
-        f"30 problems and one row, 1.96 standard errors are, at a mean of {width} points. Training runs add to both, by an "
-        "amount that nothing here tells.\n\nBand 0.05 minus the others, in points of mean@32, with 1.96 of the largest "
-        "standard errors, sampling / problems; a star: larger than sampling explains.\n\n"
+        "*Sampling*: the same checkpoints answer the same problems again. This error can be bounded from the digits; it is "
+        "largest if all problems are equally hard. *Problems*: other problems of the kind. That error is at most "
+        f"{math.sqrt(SAMPLES):.1f} times as large; counts by problem, which are not published, would tell how much less. "
+        "Training runs add to both.\n\nBand 0.05 minus the others, in points of mean@32, with 1.96 of the largest standard "
+        "error of sampling; a star: larger than sampling explains.\n\n"
         + table(["", "GRPO", "Clip-Higher", "Relaxed Band"], rows)
-        + f"\n\n**{over} of {3 * len(rows)} differences are larger than 1.96 times the largest error of sampling** (of "
-        f"{3 * len(rows)} without any difference, up to {0.05 * 3 * len(rows):.1f} would be), "
-        f"{sure} larger than that of problems. The others are not shown to be noise: they are within what noise alone may "
-        "do, one by one. What speaks for the method is that they have one sign (below)."
+        + f"\n\n**{over} of {3 * len(rows)} differences are larger than sampling explains** (of {3 * len(rows)} without any "
+        f"difference up to {0.05 * 3 * len(rows):.1f} would be), {sure} larger than problems may. The others are not shown "
+        "to be noise: one by one they are within what noise may do."
     )
 
 
@@ -318,8 +309,8 @@ def worse_in_pass() -> str:
     level = sum(gap == 0 for other in (HIGHER, RELAXED) for gap in gaps(BAND, other, what="best").values())
     return (
         f"Averages: {of_average(BAND, HIGHER, 'best')} over Clip-Higher, {of_average(BAND, RELAXED, 'best')} over Relaxed "
-        f"Band. Of 24 single cells, behind in {len(lost)}: {listed(lost)}; level in {level}. With radius 0.03, 7B has the "
-        f"best average: {radii('best')}."
+        f"Band. Behind in {len(lost)} of 24 cells: {listed(lost)}; level in {level}. With 0.03, 7B has the best "
+        f"average: {radii('best')}."
     )
 
 
@@ -440,12 +431,11 @@ def sign_text() -> str:
     p = 2 * 0.5 ** len(gap)
     by_model = {m: np.mean([g for n, g in gap.items() if n.startswith(m)]) for m in models()}
     return (
-        f"All {len(gap)} differences to Clip-Higher have the same sign. Were they independent and each as likely positive as "
-        f"negative, that would have p = {p:.1g}; but the three of one model share a training run, so the independent facts are the "
-        f"four models, {', '.join(f'{m} {signed(float(v))}' for m, v in by_model.items())} on average: p = "
-        f"{2 * 0.5**4:.3f} by signs, the least that four can give. Nor is it said how the checkpoints "
-        "were chosen, which no test can undo. To settle it: the counts by problem (`bandpo compare`), or three runs of each "
-        "(`bandpo table`)."
+        f"All {len(gap)} differences to Clip-Higher have the same sign. Were they independent, that would have p = {p:.1g}. "
+        "But the three of one model share a training run. The independent facts are the four models, "
+        f"{', '.join(f'{m} {signed(float(v))}' for m, v in by_model.items())} on average: p = {2 * 0.5**4:.3f} by signs, the "
+        "least that four can give. How checkpoints were chosen is not said. Counts by problem (`bandpo compare`) or three "
+        "runs of each (`bandpo table`) would settle it."
     )
 
 
@@ -453,14 +443,11 @@ def page() -> str:
     claims = table(["the text says", "the digits say", "verdict"],
                    [[f"“{c.text}”", c.digits(), f"**{c.verdict}**"] for c in CLAIMS])  # fmt: skip
     claims = claims.replace("|:--|--:|--:|", "|:--|:--|:--|")
-    return f"""# The paper's Table 1, re-read from its digits
+    text = f"""# The paper's Table 1, re-read from its digits
 
-In all: **holds in part**. The printed digits are those of single evaluations, although the text speaks of three repetitions. Its "pass@32" is verl's
-bootstrap, not pass@k. BandPO is ahead in every mean@32 of the table; most single differences are within what sampling alone can explain. Of the text's sentences some
-hold, some in part, and some cannot be told.
+In all: **holds in part**. BandPO is ahead in every mean@32 of the table. Most single differences are within what sampling alone can explain. The digits are those of single evaluations, and "pass@32" is verl's bootstrap.
 
-Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv); every number below is computed there.
-It says what can be known from the table alone. It does not say that the method does not work.
+Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv). It says what can be known from the table alone, and not that the method does not work.
 
 ## One run
 
@@ -482,6 +469,10 @@ All {2 * len([c for c in cells() if c.data == "Average"])} averages are the mean
 
 {claims}
 """
+    return (
+        "\n\n".join(block if block[0] in "|#" else textwrap.fill(block, 150) for block in text.strip().split("\n\n"))
+        + "\n"
+    )
 
 
 def main() -> int:
