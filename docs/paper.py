@@ -119,7 +119,7 @@ STATEMENTS = (
         "test_the_band_is_necessary_but_not_sufficient_for_the_trust_region "
         "test_all_tokens_inside_their_bands_and_the_policy_outside_the_ball test_the_objective_leaves_two_sides_free",
         "Bands and the ball",
-        correction="All tokens can be inside their bands and the policy outside the ball.",
+        correction="All tokens can be inside their bands, and the policy not in the ball.",
     ),
     # -- one variable
     Statement(
@@ -177,7 +177,7 @@ STATEMENTS = (
         "divergence_at",
         "test_lem_gf_monotone_intervals",
         "One variable",
-        correction="TV's is not strictly convex, and falls and rises all the same.",
+        correction="TV's is not strictly convex, and falls and rises nevertheless.",
     ),
     Statement(
         "thm:bisection_global",
@@ -350,7 +350,7 @@ STATEMENTS = (
     ),
     Statement(
         "fig:analysis_dynamics sec:analysis_tail",
-        "The clip rate, and the share of rare tokens in it.",
+        "The clip fraction, and the share of rare tokens in it.",
         DEFINITION,
         "Metrics.compute",
         "losses/test_metrics.py::test_every_number_is_its_formula",
@@ -358,7 +358,7 @@ STATEMENTS = (
     ),
     Statement(
         "fig:sub1 sec:analysis_tail",
-        "Band's clip rate is close to GRPO's. Clip-Higher's is about half.",
+        "Band's clip fraction is close to GRPO's. Clip-Higher's is about half.",
         NOT_SEEN,
         "",
         "test_sec_analysis_tail_in_the_public_logs",
@@ -683,7 +683,7 @@ strictly convex $f$ means constant ratios. For $r=1/p$ nothing is left to distri
     "One variable": r"""
 **As stated** there are exactly two roots for any valid $\delta>0$. Which radii are valid is not said, and mostly depends on the token:
 where a bound is saturated there is no root on that side. For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1.
-Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$ has $f''(1)=0$, and bounds all the same. Nothing is singular at $r=1$: it is the
+Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$ has $f''(1)=0$, and bounds nevertheless. Nothing is singular at $r=1$: it is the
 minimum of $g$, as smooth there as $f$ is at 1. The roots are apart because $g(p,1)=0<\delta$; for small $\delta$ they are as close as
 one likes.
 
@@ -851,7 +851,7 @@ takes eight GPUs.
 | dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
 | length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
 | average | mean over responses of the mean over tokens | the same | the same, `seq-mean-token-mean` |
-| clip rate, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](../../docs/run.md#all-numbers)) |
+| clip fraction, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](../../docs/run.md#all-numbers)) |
 | DCPO's numbers | | 0.16 and 0.2 | 0.16 and 0.2; DCPO's own repository runs 0.2 and 0.28 |
 | scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](../../docs/evaluate.md#what-the-scorer-accepts)) |
 | "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |

@@ -82,10 +82,9 @@ of `math` in full, and how it was checked. An answer that it is not sure about i
 
 ## Where the answer stands
 
-What follows the end of a turn and the thinking are removed first: all up to the last `</think>`, `[/THINK]` or its
-like. A block that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`. Then
-the last statement counts: a box, a line or heading, a JSON field, GSM8K's `####`, a tag, a sentence, or a last line
-with nothing but an answer.
+What follows the end of a turn, and all up to the last `</think>` or its like, is removed first. A block of thinking
+that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`. Then the last
+statement counts.
 
 - A box is none where arithmetic touches it: `2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`. Nor where words negate it,
   doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}"). `words.yaml` has such words
@@ -102,16 +101,15 @@ with nothing but an answer.
 
 A published solution is graded against its own last box; `college_math` and `olympiadbench` are right answers in a
 box. `read` are right answers that get 1. Answers of models have their publisher's verdict, or math-verify's
-([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). Nearly all rewarded wrong ones state the
-right answer in another form, such as `10^{-8}` for 1e-8. Not read are mostly sentences of another form, texts that
-were cut off, and numbers that were to be rounded.
+([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). Nearly all rewarded
+wrong ones state the right answer in another form. Not read are mostly other sentences and texts that were cut off.
 
 ## What is right
 
 - *Words* around a value are dropped, unless one may change it: "half of 7", "about 7".
 - *Exact values* are equal if their difference is zero, also in lists, intervals and matrices. For 1/3 or `\pi` a
-  decimal needs six places. Two decimals of eight digits or more agree to the places of the shorter.
-- *Undefined parts* such as `\ln 0` are never right. An infinity is right for the same one only.
+  decimal needs six places.
+- *Undefined parts* such as `\ln 0` are never right.
 - *Lists.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`. `0 1 1` is
   compared one by one.
 - *Units.* Another unit is wrong, a missing one is right. *Percent*: x % is right for x and for x/100.
@@ -134,9 +132,9 @@ made with them, so this is a test of it, no estimate ([misjudged](../measurement
 
 ## dapo-strict
 
-It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation (arXiv
-2206.14858), equal strings. `dapo` is that of verl 0.9.1: where "Answer:" is missing, a `\boxed{}` in the last 100
-characters is read. Both gave verl's own scores on 60,000 made answers.
+It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation (2206.14858),
+equal strings. `dapo`, of verl 0.9.1, also reads a `\boxed{}` in the last 100 characters. Both gave verl's own scores
+on 60,000 made answers.
 
 ## Time and hostile answers
 
@@ -251,10 +249,12 @@ def _plain(row: dict[str, str]) -> list[str]:
 
 
 def _tricky_page() -> str:
-    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    forms: dict[tuple[str, ...], list[str]] = {}
     for row in read_rows(COUNTS):
-        where = _code(FORMS[row["form"]].format("..."))
-        lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
+        counts = tuple(row[name] for name in ("right", "refused", "wrong", "rewarded"))
+        forms.setdefault(counts, []).append(_code(FORMS[row["form"]].format("...")))
+    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    lines += [f"| {', '.join(where)} | {' | '.join(counts)} |" for counts, where in forms.items()]
     return "\n".join(lines)
 
 
@@ -290,7 +290,6 @@ def _speed() -> str:
     lines += [
         "",
         f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
-        f"The first, with the start of workers, took {row['first_s']} s.",
         f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers to {hostile['worker_mb']} MB.",
