@@ -211,7 +211,9 @@ def tables(rows: list[dict[str, str]]) -> str:
     heads = [f"{what}, {kind}" for what in ("mean@32", "pass@8") for kind in ("sampling", "clustered")]
     lines = [f"| chances of the problems | {' | '.join(heads)} |",
              "|:--|--:|--:|--:|--:|"]  # fmt: skip
-    lines += [f"| {name} | {' | '.join(cell(kind, name) for kind in kinds)} |" for name in POPULATIONS]
+    lines += [
+        f"| {name} | {' | '.join(cell(kind, name).partition(' ')[0] for kind in kinds)} |" for name in POPULATIONS
+    ]
     of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [

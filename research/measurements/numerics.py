@@ -622,25 +622,22 @@ def tables() -> dict[str, str]:
     kinds = [("eager", "float32"), ("tensor", "float32"), ("compiled", "float32")]
     kinds += [("eager", "float64"), ("compiled", "float64")]
     heads = (f"{dtype}, {'radius a tensor' if mode == 'tensor' else mode}" for mode, dtype in kinds)
-    lines = [f"| divergence | {' | '.join(heads)} |", "|---" * (len(kinds) + 1) + "|"]
+    rests = "log(1 - q), float32 | log(1 - q), float64 | blind below 1 - p ="
+    lines = [f"| divergence | {' | '.join(heads)} | {rests} |", "|---" * (len(kinds) + 4) + "|"]
     for name in DIVERGENCES:
         measured = [own(mode, dtype, name) for mode, dtype in kinds]
         cells = [f"{max(map(worst, each)):.2g}" if each else "" for each in measured]
+        eager = [own("eager", dtype, name) for dtype in ("float32", "float64")]
+        cells += [f"{max(float(row['rest_bound']) for row in each):.2g}" for each in eager]
+        cells.append(next(row["blind_below"] for row in eager[0] if float(row["delta"]) == 0.05))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     out["errors"] = "\n".join(lines)
-    lines = ["| divergence | float32 | float64 | blind below 1 - p = |", "|---|---|---|---|"]
-    for name in DIVERGENCES:
-        pair = [own("eager", dtype, name) for dtype in ("float32", "float64")]
-        rest = " | ".join(f"{max(float(row['rest_bound']) for row in each):.2g}" for each in pair)
-        blind = next(row["blind_below"] for row in pair[0] if float(row["delta"]) == 0.05)
-        lines.append(f"| {name} | {rest} | {blind} |")
-    out["rest"] = "\n".join(lines)
-    lines = ["| for | points | log r | log(1 - q) |", "|---|---|---|---|"]
+    lines = []
     for dtype in ("float32", "float64"):
         each = [row for row in rows if (row["mode"], row["dtype"]) == ("reference", dtype)]
         points = sum(int(row["tokens"]) for row in each)
-        most = (max(map(worst, each)), max(float(row["rest_bound"]) for row in each))
-        lines.append(f"| {dtype} | {points:,} | {most[0]:.2g} | {most[1]:.2g} |")
+        rest = max(float(row["rest_bound"]) for row in each)
+        lines.append(f"- for {dtype} {max(map(worst, each)):.2g}, of log(1 - q) {rest:.2g} ({points:,} points)")
     out["reference"] = "\n".join(lines)
     return out
 

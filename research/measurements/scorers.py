@@ -102,7 +102,7 @@ statement counts.
 A published solution is graded against its own last box; `college_math` and `olympiadbench` are right answers in a
 box. `read` are right answers that get 1. Answers of models have their publisher's verdict, or math-verify's
 ([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). Nearly all rewarded
-wrong ones state the right answer in another form. Not read are mostly other sentences and texts that were cut off.
+wrong ones state the right answer in another form. 
 
 ## What is right
 
@@ -114,7 +114,7 @@ wrong ones state the right answer in another form. Not read are mostly other sen
   compared one by one.
 - *Units.* Another unit is wrong, a missing one is right. *Percent*: x % is right for x and for x/100.
 - *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
-- *Choices.* `D`, `(D)` and `D) velocity` are D, unless another letter stands there.
+- *Choices.* `D`, `(D)` and `D) velocity` are D.
 - *Times* are compared part by part. A *ratio* `2:3` is 2/3; `10:30` is a time.
 - *Behind a box* "dozen" may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
 - *Bases.* 42_8 is not 42, but 2516 is right for 2516_8. `2e-1` and `3e+2` hold Euler's number; `3e8` and `1e-5` are
@@ -126,7 +126,7 @@ time and 1 GiB.
 ## Tricky answers
 
 [These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. The scorer was
-made with them, so this is a test of it, no estimate ([misjudged](../measurements/tricky.csv)).
+made with them: a test, no estimate ([misjudged](../measurements/tricky.csv)).
 
 {tricky}
 
@@ -140,12 +140,13 @@ on 60,000 made answers.
 
 {speed}
 
-Every answer gets a status, and none ends a run: `ok`; `unparsed`, nothing to read; `timeout`, over its limits or
-twice a crash; `error`, a failure of the scorer with a `RuntimeWarning`.
+Every answer gets a status, and none ends a run. `timeout` is over the limits or twice a crash; `error` is a failure of
+the scorer, with a `RuntimeWarning`.
 
 ## Where scorers disagree
 
-A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says: {wrong}
+A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says:
+{wrong}
 
 ## Repeat it
 
@@ -277,18 +278,12 @@ def page() -> str:
 
 def _speed() -> str:
     rows = {row["case"]: row for row in read_rows(ROWS.with_name("rewards.csv"))}  # the latest of each
-    lines = [
-        "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
-        "|---|---|---|---|---|",
-    ]
     made = {name.removeprefix("made answers, "): row for name, row in rows.items() if name.startswith("made answers")}
-    for name, row in made.items():
-        latency = f"{row['p50_ms']}, {row['p99_ms']} ms" if row["p50_ms"] else ""
-        lines.append(f"| {name} | {row['per_second']} | {row['cpu_s']} s | {row['parsed'] or 'all'} | {latency} |")
+    speeds = "; ".join(f"{name} {row['per_second']} ({row['cpu_s']} s)" for name, row in made.items())
+    lines = ["Answers of 200 to 4,000 tokens a second, with processor time for 1,000:", f"{speeds}."]
     row, hostile, million = next(iter(made.values())), rows["hostile strings"], rows["generated answers"]
     number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
     lines += [
-        "",
         f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
         f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
