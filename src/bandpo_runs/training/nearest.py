@@ -1,4 +1,7 @@
-"""Compare a run with others whose rules clipped as many tokens: the points of docs/report/index.md."""
+"""Compare a run with others whose rules clipped as many tokens.
+
+These are the points of docs/report/index.md.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ _NAMED = 2  # public runs and models that are named
 
 
 def nearest(percent: float) -> Finding:
-    """Say what rules that clip about this percentage of tokens moved, in small worlds and in language models.
+    """Say what rules that clip about this percentage of tokens moved.
+
+    In small worlds, and in the nearest language models and public runs.
 
     >>> nearest(2.0).level
     'note'
