@@ -37,10 +37,7 @@ NOT_RUN = {
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
     "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml seed": "needs eight GPUs",
     "bandpo verl recipes/paper/r1": "needs eight GPUs",
-    "RAY_ADDRESS=10.0.0.1:6379 bandpo verl recipes/paper/r1": "needs a Ray cluster",
 }
-_TRAINERS = ("areal", "openrlhf", "nemo_rl", "open_instruct", "roll", "swift")
-NOT_RUN |= {f"from {name}": "needs the trainer; tests/hosts/test_conformance.py runs it" for name in _TRAINERS}
 _OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of docs/reproduce.md, with a toy"
 _AFTER_VERL = """
     bandpo report paper-; bandpo doctor paper-; bandpo table paper-; bandpo table checkpoints/

@@ -19,7 +19,7 @@ release = re.findall(r'__version__ = "(.*)"', (HERE.parent / "src/bandpo/__init_
 
 extensions = ["myst_parser", "sphinx.ext.napoleon", "autoapi.extension", "sphinx_copybutton"]
 extensions += ["formulas", "repository", "docstrings", "pictures", "rows", "sidebar", "whole", "promises"]  # of _site
-exclude_patterns = ["_site", "upstream"]  # texts for other projects
+exclude_patterns = ["_site"]
 
 # An unknown reference is an error, in docstrings too. What is not bandpo's own has no page, nor have names of types.
 nitpicky = True

@@ -2,8 +2,8 @@
 
     python docs/hosts.py
 
-What it takes is in docs/hosts.csv; a row without a module is a recipe of docs/recipes.md. What was run, and how it
-ended, is in the rows that hosts.py, host_installs.py and verl_versions.py of research/measurements write. `run` is
+What it takes is in docs/hosts.csv; a recipe is a file of examples/trainers. What was run, and how it ended, is in the
+rows that hosts.py, host_installs.py and verl_versions.py of research/measurements write. `run` is
 "trained" (by its own trainer, a tiny model), "real function" (of an installed package), "from its source" (its own
 file, with stand-ins for what that imports), "its formula" (written again in the test) or "its configuration" (composed
 with our settings); "read" is what no script has run.
@@ -23,7 +23,9 @@ RUNS = ROOT / "research" / "measurements"
 sys.path.append(str(ROOT))
 from research.csv_rows import read_rows  # noqa: E402
 
-COLUMNS = ("host", "version", "module", "hook", "takes", "anchor", "average", "run", "`Clip`", "`Band`", "date, commit")
+COLUMNS = ("trainer", "module", "run", "agrees", "takes", "version or commit")
+
+AGREES = {"bit for bit, equal": "yes", "equal": "to rounding"}
 
 
 def results() -> dict[str, list[dict[str, str]]]:
@@ -49,23 +51,22 @@ def table() -> str:
     """Write the table."""
     lines, ran = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"], results()
     for row in read_rows(ROWS):
-        module = f"`{row['module']}`" if row["module"] else "[recipe](recipes.md)"
+        recipe = f"[recipe](../examples/trainers/{row['recipe']}.py)"
+        module = recipe if row["recipe"] else f"`{row['module']}`"
         clamps = not row["module"] or TRAINERS[row["host"].partition(",")[0]].clamps
         takes = row["takes"] or ("bounds" if clamps else "gate")
-        hook, anchor, average = row["hook"], row["anchor"], row["average"]
         for one in ran.get(row["host"]) or [{"version": row["read"], "run": "read"}]:
-            ended = [one.get(name) or "not run" for name in ("clip", "band")]
-            when = f"{one['date']}, {one['commit'][:7]}" if "date" in one else ""
-            cells = (row["host"], one["version"], module, hook, takes, anchor, average, one["run"], *ended, when)
+            ended = ", ".join(dict.fromkeys(one.get(name) or "not run" for name in ("clip", "band")))
+            version = one["version"].removeprefix("commit ")
+            cells = (row["host"], module, one["run"], AGREES.get(ended, ended), takes, version)
             lines.append(f"| {' | '.join(cells)} |")
-            hook, anchor, average = ("the same",) * 3
     return "\n".join(lines)
 
 
 def page() -> str:
     """Write the page as it should be."""
     found = PAGE.read_text(encoding="utf-8")
-    return re.sub(r"\| host \| version .*?\n\n", lambda _: f"{table()}\n\n", found, count=1, flags=re.DOTALL)
+    return re.sub(r"\| trainer \| module .*?\n\n", lambda _: f"{table()}\n\n", found, count=1, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

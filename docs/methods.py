@@ -1,4 +1,4 @@
-"""Write docs/methods.md, the table of methods, from src/bandpo/losses/methods.yaml.
+"""Write docs/methods.md, the table of methods, from src/bandpo/losses/methods.yaml, and what has no name in it.
 
     python docs/methods.py
 
@@ -7,34 +7,31 @@ tests/losses/test_methods.py compares the committed page with a new one, and run
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo.losses import Method
 from bandpo.losses.nodes import methods
-from bandpo.losses.notation import as_python
+from bandpo.notation import as_python
 
 PAGE = Path(__file__).parent / "methods.md"
+ABSENT_PAGE = PAGE.parents[1] / "research" / "pages" / "unnamed.md"
 LINES = {
     "your loop": 'bandpo.policy_loss(logps, old_logps, advantages, mask, "NAME")',
-    "[TRL](trl.md), [unsloth](hosts.md)": 'BandPOTrainer(..., trust_region="NAME")',
+    "[TRL](trl.md), AsyncGRPO, [unsloth](hosts.md)": 'BandPOTrainer(..., trust_region="NAME")',
     "[verl](verl.md)": "'+actor_rollout_ref.actor.policy_loss.trust_region=NAME'",
-    "[torchrl](hosts.md)": 'BandPOLoss(policy, trust_region="NAME")',
-    "[Liger](hosts.md)": 'BandPOLoss(..., trust_region="NAME")',
-    "[SkyRL](hosts.md)": 'register_bandpo_loss("NAME")',
+    "[torchrl, Liger, torchtitan](hosts.md)": 'trust_region="NAME"',
+    "[SkyRL, RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
     "[tinker](hosts.md)": 'bandpo_loss("NAME")',
     "[prime-rl](hosts.md)": '[trainer.loss.kwargs] trust_region = "NAME"',
     "[rLLM](hosts.md)": "loss_params: {trust_region: NAME}",
-    "[axolotl, Trinity-RFT, xtuner, miles, slime](hosts.md)": "trust_region: NAME",
-    "[RLinf](hosts.md)": 'register_bandpo_loss("NAME")',
-    "[torchtitan](hosts.md)": 'BandPOLoss.Config(trust_region="NAME")',
-    "[AsyncGRPO](trl.md)": 'AsyncBandPOTrainer(..., trust_region="NAME")',
-    "a recipe": "trust_region: NAME",
+    "[axolotl, Trinity-RFT, xtuner, miles, slime](hosts.md), a recipe": "trust_region: NAME",
     "the command line": "bandpo explain NAME",
 }
 AT_SAMPLER_LINE = 'bandpo.policy_loss(logps, rollout_logps, advantages, mask, bandpo.losses.method("NAME").objective)'
 # What readers look for and do not find: names, papers, why not.
-_LINES = "[lines](own_loop.md#advantages-filters-and-penalties-of-papers)"
+_LINES = "[lines](../../examples/papers.py)"
 ABSENT = [
     (
         "A-GRAE, FADE, STARE, WAPO",
@@ -45,7 +42,7 @@ ABSENT = [
         "REPO-R, ADAPO",
         "2603.11682",
         f"REPO-R is an advantage: {_LINES}; ADAPO moves `eps_high` by the entropy, by a law that was not found; "
-        "nearest is [a `Controller`](your_rule.md#steer-a-number)",
+        "nearest is [a `Controller`](../../docs/your_rule.md#steer-a-number)",
     ),
     (
         "TRM, OPSM (DeepSeek-V3.2)",
@@ -56,28 +53,27 @@ ABSENT = [
     (
         "Clip-Cov, KL-Cov",
         "2505.22617",
-        f"KL-Cov's penalty is for a few tokens of the batch: {_LINES}; Clip-Cov draws at random which it drops",
+        f"KL-Cov: {_LINES}; Clip-Cov draws at random which tokens it drops",
     ),
     ("DRO", "2405.19107", f"has no value of beta: {_LINES}"),
     (
         "M2PO",
         "2510.01161",
-        "drops the tokens that moved most until the batch's mean (log r)^2 is at most 0.04; AReaL counts all tokens, a "
-        "digest of the paper those that PPO would clip",
+        "drops the tokens that moved most until the batch's mean (log r)^2 is at most 0.04",
     ),
     ("BAPO", "2510.18927", "searches its bounds anew in each batch, by the share of A > 0 in the whole loss"),
     ("W-REINFORCE, NSR", "2506.01347", "positive advantages x 0.1, or x 0: `positive_weight`, with any rule"),
-    ("stochastic rescue", "2605.22703", "keeps some tokens beyond the bound, drawn at random; no interval does that"),
+    ("stochastic rescue", "2605.22703", "keeps some tokens beyond the bound, drawn at random"),
     ("TROLL", "2510.03817", "projects a token's whole distribution; a rule sees one probability of it"),
     (
         "GAPO, ERC, A-3PO, CPPO",
         "2609.00444 2512.05591 2512.06547 2606.10968",
-        "in research/rules: each has a rule of its own",
+        "rules of their own, in [research/rules](../rules/README.md)",
     ),
 ]
 INTRO = f"""# Methods
 
-Every method that the library knows. [Choose a rule and a radius](choose.md) says which to take.
+Every method with a name. [Choose a rule](choose.md) says which to take.
 
 ## Switch one on
 
@@ -87,37 +83,43 @@ Write a name from the table instead of NAME:
 | --- | --- |
 {chr(10).join(f"| {where} | `{line}` |" for where, line in LINES.items())}
 
-A trainer refuses a method that it cannot run, and says why. For other numbers write the objective instead of the name.
+For other numbers write the objective instead of the name.
 
-**Sampler** in "runs in": the ratio is to the sampler's policy. In your loop call
-`{AT_SAMPLER_LINE}`. {", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always;
-in the others set {"; ".join(f"{its.sampler} ({host})" for host, its in TRAINERS.items() if its.sampler)}.
+**Sampler** in "runs in" means that the ratio is to the sampler's policy. In your loop call
+`{AT_SAMPLER_LINE}`.
+{", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always. In the others set:
+
+{chr(10).join(f"- {host}: `{its.sampler}`" for host, its in TRAINERS.items() if its.sampler)}
 
 ## The table
 
 - **formula**: p and pi are a token's old and new probability, r = pi / p, A the advantage; sg(...) stops the gradient.
-  "PPO with" an interval is min(r A, clip(r, r_low, r_high) A).
-- **objective**, and the paper's average over the tokens of a batch ([`aggregate`](api.md)). Most trainers average
-  themselves.
-- **runs in**: the trainers, and in brackets the keywords that `policy_loss` needs. *most*: those with
-  a gate, {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
-- **\\***: not all was read at its source. `bandpo explain NAME` says what was not, and the sources.
+  "PPO with" bounds is min(r A, clip(r, r_low, r_high) A).
+- **objective**, and the paper's average over tokens ([`aggregate`](api.md)). Most trainers average themselves.
+- **runs in**: in brackets the keywords that `policy_loss` needs.
+  *Most* are those with a gate: {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
+- **\\***: not all was read at its source. `bandpo explain NAME` says what was not.
 
-[A test](../tests/losses/test_methods.py) holds each value and gradient against its formula. `python docs/methods.py`
-writes this page from [methods.yaml](../src/bandpo/losses/methods.yaml); see [prior art](paper.md#prior-art).
+[A test](../tests/losses/test_methods.py) compares each value and gradient with its formula.
+See also [how methods differ](../research/pages/prior.md) and [what has no name here](../research/pages/unnamed.md):
+{textwrap.fill(", ".join(name for name, _, _ in ABSENT), 118)}.
 
 | method | formula | objective | runs in |
 | --- | --- | --- | --- |
 """
-NOT_HERE = """
-## Without a name
+NOT_HERE = """# Methods without a name
 
-A name stands for a rule and an average; *lines* are for your own loop. Read were the papers of M2PO, BAPO and A-GRAE,
-the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM), TRL (OPSM) and AReaL (M2PO), SkyRL's page on REPO-R;
-of FADE, ADAPO, stochastic rescue and TROLL a digest, of W-REINFORCE the abstract and the code.
+A name of [the index](../../docs/methods.md) stands for a rule and an average. These are something else.
+*Lines* are for your own loop.
 
 | name | paper | why |
 | --- | --- | --- |
+"""
+READ = """
+Read were the papers of M2PO, BAPO and A-GRAE; the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM),
+TRL (OPSM) and AReaL (M2PO); SkyRL's page on REPO-R; of FADE, ADAPO, stochastic rescue and TROLL a digest; of
+W-REINFORCE the abstract and the code. M2PO's limit is over all tokens in AReaL, and over those that PPO would clip in
+a digest of the paper.
 """
 
 
@@ -147,9 +149,9 @@ def row(method: Method) -> str:
 
 
 def absent() -> str:
-    """Write the table of what is not here."""
+    """Write the page of what has no name."""
     rows = [f"| {name} | {' '.join(map(_link, papers.split()))} | {why} |" for name, papers, why in ABSENT]
-    return f"{NOT_HERE}{chr(10).join(rows)}\n"
+    return f"{NOT_HERE}{chr(10).join(rows)}\n{READ}"
 
 
 def _link(number: str) -> str:
@@ -158,8 +160,9 @@ def _link(number: str) -> str:
 
 def page() -> str:
     """Write the page as it should be."""
-    return INTRO + "\n".join(row(each) for each in methods()) + "\n" + absent()
+    return INTRO + "\n".join(row(each) for each in methods()) + "\n"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    ABSENT_PAGE.write_text(absent(), encoding="utf-8")

@@ -137,7 +137,8 @@ def _minus_first(runs: Runs, one: tuple[int, int], first: tuple[int, int], judgi
 def costs(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[str, Any]]:
     """Yield what a rule moves at its own best rate, and what a rate that is wrong by a factor costs it.
 
-    The costs are pass@1 at every factor, its mean over them, the worst, and the share of lost runs. A run is lost if it ends below the policy that it began with.
+    The costs are pass@1 at every factor, its mean over them, the worst, and the share of lost runs. A run is
+    lost if it ends below the policy that it began with.
     """
     for name, runs in worlds.items():
         world = World(node, name, runs)

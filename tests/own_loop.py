@@ -1,25 +1,17 @@
-"""The lines of docs/own_loop.md: those for papers without a name in the index, to be run on tensors of a test, and
-those of several processes."""
+"""What a loop of one's own is given: the functions of examples/papers.py, to be run on tensors of a test, and the lines
+of docs/own_loop.md for several processes."""
 
 from __future__ import annotations
 
-import re
+import inspect
 
 import torch
 from scripts import ROOT, load
 from torch import Tensor
 
-import bandpo
-
 ALL = [text for _, text in load(".ci/readme.py").blocks(ROOT / "docs" / "own_loop.md")]
-BLOCKS = [text for text in ALL if text[0] == "#"]
+PAPERS = load("examples/papers.py")
 ONE_PROCESS = "store=dist.HashStore(), rank=0, world_size=1"
-
-
-def block(name: str) -> str:
-    """Return the lines whose remark begins with a paper's name."""
-    (found,) = (text for text in BLOCKS if re.match(rf"# (\S+ or )?{name}\b", text))
-    return found
 
 
 def holding(*words: str) -> str:
@@ -36,9 +28,13 @@ def run_as_rank(rank: int, ranks: int, file: str, lines: str) -> None:
     exec(lines.replace(ONE_PROCESS, f"store=dist.FileStore({file!r}, {ranks}), rank={rank}, world_size={ranks}"), {})
 
 
-def run(lines: str, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict]:
-    """Run lines of the page on a batch. Return the loss, its gradient, and the names that they set."""
+def of_batch(function, data: dict[str, Tensor], **more):
+    """Call a function with the tensors that it names."""
+    return function(**{name: data[name] for name in inspect.signature(function).parameters if name in data}, **more)
+
+
+def run(function, data: dict[str, Tensor], **more) -> tuple[Tensor, Tensor]:
+    """Return the loss of a batch and its gradient."""
     logps = data["logps"].clone().requires_grad_()
-    names = {"bandpo": bandpo, "torch": torch, "current": lambda: logps, **data}
-    exec(lines, names)
-    return names["loss"].detach(), torch.autograd.grad(names["loss"], logps)[0], names
+    loss, _ = of_batch(function, data | {"logps": logps}, **more)
+    return loss.detach(), torch.autograd.grad(loss, logps)[0]

@@ -1,11 +1,11 @@
 """Small copies of the published data sets, with the columns and types of the real ones."""
 # ruff: noqa: RUF001  (Chinese punctuation is meant)
 
-import json
 import re
 
 import pyarrow
 import pyarrow.parquet
+from disk import write
 
 BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -92,10 +92,7 @@ PLACES = {
 
 
 def put(copies, name, rows):
-    path = copies / PLACES[name]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return path
+    return write(copies / PLACES[name], rows)
 
 
 def rows_of(path):
@@ -111,6 +108,4 @@ LEAKED = aime24(
 
 
 def own(tmp_path, rows, name="own.jsonl"):
-    path = tmp_path / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write(tmp_path / name, rows))

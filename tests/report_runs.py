@@ -1,16 +1,13 @@
 """Run folders, and the pages made of them, for tests of the report."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
-import json
 import shutil
 import subprocess
 from html import escape
 from pathlib import Path
 
-import yaml
+from disk import write
 
 from bandpo_runs.reports.report import make_report
 from bandpo_runs.reports.sections import read_sections
@@ -22,7 +19,6 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) -> Path:
     folder = root / f"{label}-{info.get('learning_rate', 0)}-{seed}".replace(" ", "-").replace("/", "")
-    folder.mkdir(parents=True)
     facts = {
         "label": label, "method": "m", "seed": seed, "scene": "tail", "learning_rate": 5e-6, "rounds": len(rows),
         "steps_per_round": 64, "finished": True,
@@ -34,10 +30,10 @@ def write_run(root: Path, label="GRPO", seed=0, rows=(), config=None, **info) ->
         "wall_seconds": 88.1,
         **info,
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(facts))
     settings = {"seed": seed, "output": str(folder), "trust_region": BAND if "Band" in label else CLIP}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or {})}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "run.json", facts)
+    write(folder / "config.yaml", {**settings, **(config or {})})
+    write(folder / "metrics.jsonl", rows)
     return folder
 
 
@@ -58,18 +54,10 @@ def ramp(half: int, rounds: int = 12):
     return [0.01 if r < half else 0.75 for r in range(1, rounds + 1)]
 
 
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def write_state(folder, rows, *, most=None, now=None):
     """What TRL leaves in its output_dir."""
-    file = folder / f"checkpoint-{now}" / "trainer_state.json"
-    file.parent.mkdir(parents=True)
     state = {"log_history": rows, "global_step": now} | ({} if most is None else {"max_steps": most})
-    file.write_text(json.dumps(state))
+    write(folder / f"checkpoint-{now}" / "trainer_state.json", state)
     return folder
 
 
@@ -96,11 +84,10 @@ def cells(report, caption: str, part: int = 0):
 def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The page in a frame as wide as a phone, as a window of chromium is at least 500 px wide; what comes out is the
     document around it, in which the page's script may have filled `measured`."""
-    copy = folder / "copy.html"
-    copy.write_text(
+    copy = write(
+        folder / "copy.html",
         '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f'<pre id="measured"></pre><iframe width="375" height="800" style="border:0" srcdoc="{escape(page)}"></iframe>',
-        encoding="utf-8",
     )
     general = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",

@@ -3,6 +3,7 @@
 JAX, MLX and Tunix are tested where they are installed, as in the stage `arrays` of .ci/stages.
 """
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -136,12 +137,12 @@ def test_bounds_are_the_librarys(language, divergence):
     for delta in (*smallest, *DELTAS):
         log_p = np.log(probabilities(divergence, delta)).astype(dtype)
         bounds = bandpo.band_bounds(torch.tensor(log_p), divergence, delta)
-        low, high = (x.astype("float64") for x in language.bounds(divergence, log_p, delta))
         log_low, log_high = bounds.log_low.double().numpy(), bounds.log_high.double().numpy()
+        low, high = (x.astype("float64") for x in language.bounds(divergence, log_p, delta))
         if divergence != "kl":
             low, log_low = (np.maximum(x, np.log(1e-9)) for x in (low, log_low))
-        assert expm1_minus_x(low, log_low, ABSOLUTE[dtype], *LOWER[name, dtype]) <= 1, delta
-        assert expm1_minus_x(high, log_high, ABSOLUTE[dtype], *UPPER[dtype]) <= 1, delta
+        for mine, theirs, limits in ((low, log_low, LOWER[name, dtype]), (high, log_high, UPPER[dtype])):
+            assert expm1_minus_x(mine, theirs, ABSOLUTE[dtype], *limits) <= 1, delta
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -149,12 +150,10 @@ def test_extreme_log_probabilities_have_bounds(language, divergence):
     """Confident tokens, whose log p rounds to 0 or above it, and padding."""
     log_p = np.array([0.0, 1e-7, -1e-12, -100.0, -1e4, -np.inf], dtype=language.dtype)
     low, high = language.bounds(divergence, log_p, 0.05)
-    assert not np.isnan([low, high]).any()
-    assert (low <= 0).all()
-    assert (high >= 0).all()
+    assert ((low <= 0) & (high >= 0)).all()  # and none is NaN
     bounds = bandpo.band_bounds(torch.tensor(log_p[:3]), divergence, 0.05)
-    np.testing.assert_allclose(low[:3], bounds.log_low.numpy(), atol=1e-6)
-    np.testing.assert_allclose(high[:3], bounds.log_high.numpy(), atol=1e-6)
+    theirs = [bounds.log_low.numpy(), bounds.log_high.numpy()]
+    np.testing.assert_allclose([low[:3], high[:3]], theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -186,8 +185,8 @@ def test_an_unknown_divergence_is_refused():
 
 def test_the_page_shows_the_files():
     page = (ROOT / "docs" / "anywhere.md").read_text(encoding="utf-8")
-    for name in ("numpy", "torch"):
-        assert f"```python\n{(ROOT / f'examples/anywhere_{name}.py').read_text(encoding='utf-8')}```" in page, name
+    for name in ("numpy", "torch", "jax", "tunix", "mlx"):
+        assert f"```{{literalinclude}} ../examples/anywhere_{name}.py\n" in page, name
 
 
 @pytest.fixture
@@ -237,7 +236,49 @@ def test_in_tunix_its_own_loss_has_the_bounds_of_each_token(tunix, monkeypatch):
 
     assert of(tunix.grpo_loss_fn, jnp.array(old), config) == pytest.approx(library(bandpo.Clip(0.2, 0.2)), abs=1e-6)
     assert of(ours, jnp.array(old), config) == pytest.approx(library(bandpo.Band("kl", 0.05)), abs=1e-6)
-    assert config.epsilon == 0.2
-    assert of(ours, None, config) == of(tunix.grpo_loss_fn, None, config)
+    assert (config.epsilon, of(ours, None, config)) == (0.2, of(tunix.grpo_loss_fn, None, config))
     with pytest.raises(ValueError, match="loss_algo must be 'grpo', whose ratios are of tokens, got 'gspo-token'"):
         of(ours, jnp.array(old), SimpleNamespace(loss_algo="gspo-token"))
+
+
+# ---- the formulas in research/pages/upstream, which other projects would get, against the library's
+
+UPSTREAM = ROOT / "research" / "pages" / "upstream"
+LOG_P = torch.cat([torch.logspace(-6, -0.001, 2000), 1 - torch.logspace(-4, -1, 200)]).log()
+
+
+def test_the_lines_for_trl_clip_what_the_library_clips_and_dppo_masks():
+    (lines,) = re.findall(r"```python\n(scale = .*?)```", (UPSTREAM / "trl.md").read_text(encoding="utf-8"), re.DOTALL)
+    generator = torch.Generator().manual_seed(0)
+    moved = (LOG_P + torch.randn(LOG_P.shape, generator=generator)).clamp(max=-1e-5)
+    ratio = (moved - LOG_P).exp()
+    for method, epsilon, divergence, delta in (("tv", 0.05, "tv", 0.05), ("chi2", 0.2, "chi2", 0.04)):
+        args = type("Args", (), {"trust_region_method": method})
+        scope = {"torch": torch, "old_per_token_logps": LOG_P, "self": type("Trainer", (), {"args": args})}
+        exec(lines, scope)
+        low, high = 1 - epsilon * scope["scale"], 1 + epsilon * scope["scale"]
+        bounds = bandpo.band_bounds(LOG_P, divergence, delta)
+        # No ratio is below 0 or above 1 / p, where the library's bounds end.
+        torch.testing.assert_close(low.clamp(min=0), bounds.log_low.exp(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(torch.minimum(high, (-LOG_P).exp()), bounds.log_high.exp(), rtol=1e-5, atol=1e-6)
+        outside = (ratio < low) | (ratio > high)
+        moves = moved.exp() - LOG_P.exp()
+        limit = epsilon if method == "tv" else epsilon * (LOG_P.exp() * -torch.expm1(LOG_P)).sqrt()
+        assert 0.05 < outside.float().mean() < 0.95
+        assert (outside != (moves.abs() > limit)).sum() <= 2  # by rounding
+
+
+def test_the_patch_for_verl_has_the_librarys_ratios():
+    patch = (UPSTREAM / "verl-band.patch").read_text(encoding="utf-8")
+    (lines,) = re.findall(
+        r"^\+(@torch\.no_grad\(\)\n\+def band_clip_ratios.*?)\n\+\n\+\n", patch, re.DOTALL | re.MULTILINE
+    )
+    scope = {"torch": torch}
+    exec(lines.replace("\n+", "\n"), scope)
+    for divergence in ("kl", "tv", "chi2"):
+        for delta in (0.001, 0.05, 1.0):
+            low, high = scope["band_clip_ratios"](LOG_P, divergence, delta)
+            bounds = bandpo.band_bounds(LOG_P, divergence, delta)
+            torch.testing.assert_close((1 - low).clamp(min=0), bounds.log_low.exp(), rtol=0, atol=8e-7)
+            ratio = torch.minimum(1 + high, (-LOG_P).exp())
+            torch.testing.assert_close(ratio, bounds.log_high.exp(), rtol=2e-6, atol=0)

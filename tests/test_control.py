@@ -21,14 +21,11 @@ def test_the_number_follows_its_law():
         if math.isfinite(measured):
             smoothed = 0.5 * smoothed + 0.5 * measured
             value *= math.exp(-0.1 * max(-1.0, min(1.0, (0.02 - smoothed) / 0.02)))
-        assert rule.delta == pytest.approx(value, rel=1e-12)
-        assert steered.measured == pytest.approx(smoothed, rel=1e-12)
-    for _ in range(100):
-        rule = steered.step(rule, {"clip/fraction": 1.0})
-    assert rule == Band("kl", 2.0)
-    for _ in range(200):
-        rule = steered.step(rule, {"clip/fraction": 0.0})
-    assert rule == Band("kl", 0.001)
+        assert (rule.delta, steered.measured) == pytest.approx((value, smoothed), rel=1e-12)
+    for measured, limit in ((1.0, 2.0), (0.0, 0.001)):
+        for _ in range(200):
+            rule = steered.step(rule, {"clip/fraction": measured})
+        assert rule == Band("kl", limit)
 
 
 @pytest.mark.parametrize(("gain", "slope"), [(-0.1, -1.0), (0.1, 1.0)])
@@ -75,17 +72,15 @@ def test_a_loop_of_three_lines_holds_an_entropy():
 
 def test_a_state_that_went_through_json_goes_on_exactly():
     numbers = [{"clip/fraction": 0.001 * i} for i in range(40)]
-    steered, rule = controller(), Band("kl", 0.05)
+    steered, resumed, rule = controller(), controller(), Band("kl", 0.05)
     for each in numbers[:17]:
         rule = steered.step(rule, each)
-    resumed = controller()
     resumed.load_state_dict(json.loads(json.dumps(steered.state_dict())))
     again = resumed.begin(Band("kl", 0.05))
-    assert again == rule
     for each in numbers[17:]:
+        assert again == rule
         rule, again = steered.step(rule, each), resumed.step(again, each)
-    assert again == rule
-    assert resumed.state_dict() == steered.state_dict()
+    assert (again, resumed.state_dict()) == (rule, steered.state_dict())
     fresh = controller()
     fresh.load_state_dict(controller().state_dict())  # of a run that has not begun
     assert fresh.begin(Band("kl", 0.07)) == Band("kl", 0.07)
@@ -94,8 +89,8 @@ def test_a_state_that_went_through_json_goes_on_exactly():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: controller(low=0.0), r"low and high of Controller must be 0 < low < high, got 0.0 and 2.0"),
-        (lambda: controller(high=math.inf), "low and high of Controller must be"),
+        (lambda: controller(low=0.0), "low of Controller must be positive, got 0.0"),
+        (lambda: controller(high=math.inf), "high of Controller must be finite, and above low = 0.001, got inf"),
         (lambda: controller(target=0.0), "target of Controller must be finite and not 0, got 0.0"),
         (lambda: controller(gain=math.nan), "gain of Controller must be finite and not 0, got nan"),
         (lambda: controller(smoothing=1.0), r"smoothing of Controller must be in \[0, 1\), got 1.0"),

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import missing
 from scipy.stats import t, ttest_1samp
 
 from bandpo_runs import demo
-from bandpo_runs.cli import main
 
 ROOT = Path(__file__).parent.parent
 # What the base installation lacks.
@@ -57,22 +57,18 @@ def test_a_rule_alone_has_the_curve_that_it_has_beside_others():
 def test_the_verdict_and_the_table_equal_a_recomputation_from_the_curves(result):
     curves = result.curves.double().numpy()
     until = [[next((i for i, x in enumerate(run) if x >= 0.5), 16) for run in rule] for rule in curves]
-    half = t.ppf(0.975, 7) / math.sqrt(8)
-    mean = torch.tensor(until).double()
-    numbers = re.compile(r"(-?[\d.]+) ± ([\d.]+)")
+    half, mean = t.ppf(0.975, 7) / math.sqrt(8), torch.tensor(until).double()
     for row, own in zip(result.rows()[1:], mean, strict=True):
-        found = [float(x) for x in numbers.search(row[1]).groups()]
+        found = [float(x) for x in re.search(r"(-?[\d.]+) ± ([\d.]+)", row[1]).groups()]
         assert found == pytest.approx([own.mean().item(), own.std().item() * half], abs=0.06)
     verdict = result.verdict()
     assert verdict.startswith("With each answer used 8 times, Band-KL needs ")
     for name, own in zip(result.names[:-1], mean, strict=False):
         difference = own - mean[-1]
         differs = difference.std() > 0 and ttest_1samp(difference.numpy(), 0).pvalue < 0.05
-        number = f"{abs(difference.mean().item()):.1f} ± "
-        told = re.search(rf"([\d.]+ ± )[\d.]+ (fewer|more) than {re.escape(name)}", verdict)
-        assert bool(told) == differs
-        if told:
-            assert told.groups() == (number, "fewer" if difference.mean() > 0 else "more")
+        told = re.search(rf"([\d.]+) ± [\d.]+ (fewer|more) than {re.escape(name)}", verdict)
+        expected = f"{abs(difference.mean().item()):.1f}", "fewer" if difference.mean() > 0 else "more"
+        assert (told and told.groups()) == (expected if differs else None)
 
 
 def test_a_narrow_clip_is_slower_and_a_wide_one_ties(result):
@@ -80,16 +76,15 @@ def test_a_narrow_clip_is_slower_and_a_wide_one_ties(result):
 
 
 def test_under_noise_no_clip_forgets_and_every_limit_keeps_the_skill(noisy):
-    ends, starts = noisy.curves[..., -1], noisy.curves[..., 0]
-    forgot = dict(zip(noisy.names, ((ends - starts) < 0).sum(-1).tolist(), strict=True))
-    assert noisy.forgot() == forgot
-    assert forgot.pop("No clip") >= 2
-    assert set(forgot.values()) == {0}
+    forgot = ((noisy.curves[..., -1] - noisy.curves[..., 0]) < 0).sum(-1).tolist()
+    found = noisy.forgot()
+    assert found == dict(zip(noisy.names, forgot, strict=True))
+    assert found.pop("No clip") >= 2
+    assert set(found.values()) == {0}
 
 
 def test_a_run_that_never_gets_half_right_counts_as_all_rounds():
-    short = measured(rounds=2)
-    assert short.until_half().unique().tolist() == [2]
+    assert measured(rounds=2).until_half().unique().tolist() == [2]
 
 
 class _Elements(html.parser.HTMLParser):
@@ -110,19 +105,17 @@ def test_the_page_is_well_formed_and_loads_nothing(result, noisy):
     text = demo.page(result, noisy, "bandpo demo --out '<a>.html'")
     page = _Elements()
     page.feed(text)
-    assert not page.open
-    assert "<a>" not in text
+    assert (page.open, "<a>" in text) == ([], False)
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.seen}
-    links = [attrs["href"] for tag, attrs in page.seen if tag == "a"]
-    assert links == ["https://arxiv.org/abs/2603.04918"]  # a page in runs/ has no way to the documentation's files
-    assert not [attrs for tag, attrs in page.seen if {"src", "href"} & set(attrs) and tag != "a"]
+    addresses = [(tag, attrs.get("href")) for tag, attrs in page.seen if {"src", "href"} & set(attrs)]
+    # a page in runs/ has no way to the documentation's files
+    assert addresses == [("a", "https://arxiv.org/abs/2603.04918")]
     assert not re.search(r"url\(|@import", text)
-    areas = [attrs["points"].split() for tag, attrs in page.seen if tag == "polygon"]
-    assert [len(points) for points in areas] == [2 * 17] * 5 + [2 * 13] * 5
-    for each in result.verdict(), noisy.verdict(), demo.headline(result, noisy)[1]:
-        assert demo.html.escape(each) in text
-    for name in re.findall(r"docs/\w+\.md", text):
-        assert (ROOT / name).is_file() or name == "docs/train.md", name
+    areas = [len(attrs["points"].split()) for tag, attrs in page.seen if tag == "polygon"]
+    assert areas == [2 * 17] * 5 + [2 * 13] * 5
+    words = result.verdict(), noisy.verdict(), demo.headline(result, noisy)[1]
+    assert missing(text, *map(demo.html.escape, words)) == []
+    assert [name for name in re.findall(r"docs/\w+\.md", text) if not (ROOT / name).is_file()] == []
 
 
 def bare(folder, *arguments):
@@ -136,8 +129,7 @@ def bare(folder, *arguments):
 
 def test_it_runs_without_extras_and_keeps_a_page_for_each_number_of_uses(tmp_path):
     lines = bare(tmp_path, "demo", "--seeds", "8", "--uses", "2")
-    assert max(map(len, lines)) <= 80
-    assert lines[-1] == "page: runs/demo-uses-2.html"
+    assert (max(map(len, lines)) <= 80, lines[-1]) == (True, "page: runs/demo-uses-2.html")
     assert (tmp_path / "runs/demo-uses-2.html").read_text().startswith("<!doctype html>")
 
 
@@ -153,44 +145,36 @@ def test_the_task_tells_the_first_shares(monkeypatch, task):
     measured(seeds=range(64), rounds=1, task=task)
     first = tables[0].exp().mean((0, 1, 2))
     work, guess, right = first[0, demo.WORK], first[0, demo.GUESS], first[1:, demo.RIGHT].mean()
-    if task is demo.NOISY:
-        assert f"{work:.0%} of the answers work at first, {task.wrong:.0%} of the rewards are wrong" in task.text
-        assert task.rate == pytest.approx(10 * demo.RARE.rate)
-        return
-    assert f"{guess:.0%} of the answers guess, {work:.0%} work, and {1 - guess - work:.0%} are nonsense" in task.text
-    assert f"each right {right:.0%} of the time" in task.text
+    shares = (
+        [f"{guess:.0%} of the answers guess, {work:.0%} work, and {1 - guess - work:.0%} are nonsense",
+         f"each right {right:.0%} of the time"]
+        if task is demo.RARE
+        else [f"{work:.0%} of the answers work at first, {task.wrong:.0%} of the rewards are wrong"]
+    )  # fmt: skip
+    assert missing(task.text, *shares) == []
+    assert task is demo.RARE or task.rate == pytest.approx(10 * demo.RARE.rate)
 
 
 def test_a_terminal_gets_rows_and_ctrl_c_ends_them(tmp_path):
     main_end, its_end = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "30", "NO_COLOR": "1"}
-    command, shown = [sys.executable, "-c", BARE, "demo"], b""
+    more = {"cwd": tmp_path, "env": env, "stdout": its_end, "stderr": its_end}
+    shown = b""
 
     def heed_ctrl_c():  # a shell ignores it for what it runs in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=its_end, stderr=its_end, preexec_fn=heed_ctrl_c
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", BARE, "demo"], **more, preexec_fn=heed_ctrl_c) as process:
         os.close(its_end)
-
-        def read_until(text):
-            nonlocal shown
-            try:
-                while text not in shown:
-                    shown += os.read(main_end, 4096)
-            except OSError:  # it has ended
-                pytest.fail(f"it ended with {process.wait()} and without {text!r}: {shown.decode()}")
-
-        read_until(b"  0")
+        while b"  0" not in shown:
+            shown += os.read(main_end, 4096)
         process.send_signal(signal.SIGINT)
-        read_until(b"interrupted; the same command begins anew")
+        while b"interrupted; the same command begins anew" not in shown:  # else reading is an OSError once it has ended
+            shown += os.read(main_end, 4096)
         assert process.wait(60) == 130
     os.close(main_end)
-    assert b"\x1b" not in shown
-    assert not list(tmp_path.iterdir())
+    assert (b"\x1b" in shown, [*tmp_path.iterdir()]) == (False, [])
 
 
-def test_few_seeds_are_an_error(capsys):
-    assert main(["demo", "--seeds", "3"]) == 2
-    assert capsys.readouterr().err == "error: --seeds must be at least 8, for an interval; got 3\n"
+def test_few_seeds_are_an_error(cli):
+    assert cli.error("demo", "--seeds", "3") == "error: --seeds must be at least 8, for an interval; got 3\n"

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 import yaml
+from commands import missing
+from disk import write
 from scripts import ROOT, load
 
 PROMISES = yaml.safe_load((ROOT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
@@ -45,8 +47,7 @@ def fault_of(kind, test):
 
 
 def test_each_test_of_a_promise_is_there_and_under_the_script_that_runs_it():
-    faults = {test: why for kind, test in TESTS if (why := fault_of(kind, test))}
-    assert not faults
+    assert not {test: why for kind, test in TESTS if (why := fault_of(kind, test))}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_each_test_of_a_promise_is_there_and_under_the_script_that_runs_it():
         ("weekly", "tests/test_promises.py::test_gone", "no such test"),
         ("tests", "tests/cli/test_damage.py::test_garbage_is_one_line", "is slow, and so of .ci/weekly"),
         ("tests", "tests/test_faults.py::test_a_planted_fault_is_caught", "is slow, and so of .ci/weekly"),
-        ("weekly", "tests/cli/test_show.py", "is not slow, and so of .ci/run"),
+        ("weekly", "tests/cli/test_train.py", "is not slow, and so of .ci/run"),
     ],
 )
 def test_a_test_that_is_elsewhere_is_named(kind, test, why):
@@ -64,10 +65,12 @@ def test_a_test_that_is_elsewhere_is_named(kind, test, why):
 
 
 def test_each_promise_is_a_sentence_with_a_test():
-    for promise in PROMISES:
-        assert promise.keys() <= {"promise", "number", *KINDS}
-        assert re.fullmatch(r"[A-Z`].+\.", promise["promise"])
-        assert any(promise.get(kind) for kind in KINDS)
+    faults = [
+        each for each in PROMISES
+        if not each.keys() <= {"promise", "number", *KINDS} or not re.fullmatch(r"[A-Z`].+\.", each["promise"])
+        or not any(each.get(kind) for kind in KINDS)
+    ]  # fmt: skip
+    assert faults == []
     assert len({promise["promise"] for promise in PROMISES}) == len(PROMISES)
     for name in "run", "weekly":
         assert (ROOT / ".ci" / name).read_text(encoding="utf-8").splitlines()[-2] == "stage promises"
@@ -102,19 +105,15 @@ class TestClass:
 def ran(tmp_path_factory):
     """A folder with the files of three runs of pytest: of the suite, of a part, and of one that was killed."""
     folder = tmp_path_factory.mktemp("ran")
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "tests" / "deep").mkdir(parents=True)
-    (folder / "tests" / "deep" / "test_it.py").write_text(SUITE)
-    (folder / "tests" / "test_good.py").write_text("def test_passes(): ...\ndef test_more(): ...\n")
+    write(folder / "pytest.ini", "[pytest]\n")
+    write(folder / "tests" / "test_good.py", "def test_passes(): ...\ndef test_more(): ...\n")
     again = SUITE.replace("@pytest.mark.skip\n", "").replace("def test_passes(): ...", "def test_passes(): assert 0")
-    for name, text in (("one", SUITE), ("two", again)):
-        (folder / "tests" / "deep" / "test_it.py").write_text(text)
+    part = ["-k", "test_is_skipped or (test_passes and not twice and not good)"]
+    for name, text, options in (("one", SUITE, []), ("two", again, part)):
+        write(folder / "tests" / "deep" / "test_it.py", text)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests", f"--junitxml=results/{name}.xml"]
-        if name == "two":
-            command += ["-k", "test_is_skipped or (test_passes and not twice and not good)"]
-        subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    (folder / "results" / "killed.xml").touch()
-    return folder / "results"
+        subprocess.run([*command, *options], cwd=folder, capture_output=True, check=False)
+    return write(folder / "results" / "killed.xml", "").parent
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,7 @@ def test_the_last_stage_fails_where_a_promise_is_not_kept(script, ran, tmp_path,
 def test_the_page_of_the_api_shows_each():
     table = load("docs/_site/promises.py").table()
     assert len(table.splitlines()) == len(PROMISES) + 2
-    for promise in PROMISES:
-        assert f"| {promise['promise']}" in table
-    for _, test in TESTS:
-        assert f"](../{test.partition('::')[0]})" in table
+    shown = [f"](../{test.partition('::')[0]})" for _, test in TESTS]
+    assert missing(table, *(f"| {each['promise']}" for each in PROMISES), *shown) == []
     assert table.count("weekly") == sum(kind == "weekly" for kind, _ in TESTS)
     assert "<!-- promises -->" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """The checks for users' own divergences and rules: they pass on ours, and find a planted fault of each kind."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

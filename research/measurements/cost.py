@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import bandpo
 from bandpo import Band, Clip
-from bandpo.band import BandTable, Divergence
+from bandpo.band import Divergence
 from bandpo.losses import token_logps
 from bandpo.losses.metrics import MetricSet
 from bandpo_runs.provenance import hardware, source_commit
@@ -40,7 +40,7 @@ SOLVED = {"kl": "kl", "reverse_kl": "reverse_kl", "jensen_shannon": "jensen_shan
 # What is compared with what.
 RATIOS = {
     "Band kl / Clip (at most 2.2)": ("policy_loss Band kl", "policy_loss Clip"),
-    "Band kl / page with BandTable (at most 1.1)": ("policy_loss Band kl", "page Band kl"),
+    "Band kl / page with band_bounds (at most 1.1)": ("policy_loss Band kl", "page Band kl"),
     "Clip / page": ("policy_loss Clip", "page Clip"),
     "Clip / verl's loss (at most 1.2)": ("policy_loss Clip", "loss of verl, vanilla, with its metrics"),
     "Clip / TRL's lines, both without metrics": ("policy_loss Clip, no metrics", "loss lines TRL"),
@@ -144,14 +144,14 @@ def page(
     return -((value * mask).sum(-1) / mask.sum(-1)).mean(), numbers
 
 
-def asked(table: BandTable) -> Callable[[Tensor, Tensor], bandpo.Bounds]:
+def asked(delta: float) -> Callable[[Tensor, Tensor], bandpo.Bounds]:
     """Bounds of the tokens alone that a float32 test of KL finds outside, or close to the edge; the others' are far."""
 
     def bounds_of(old: Tensor, log_ratio: Tensor) -> bandpo.Bounds:
         p = old.exp()
         g = -p * log_ratio - (1 - p) * torch.log1p(-p * torch.expm1(log_ratio) / (1 - p))
-        outside = (~(g <= 0.999 * table.delta)).flatten().nonzero()[:, 0]
-        bounds, far = table.bounds(old.flatten()[outside]), torch.full_like(old, 1e30)
+        outside = (~(g <= 0.999 * delta)).flatten().nonzero()[:, 0]
+        bounds, far = bandpo.band_bounds(old.flatten()[outside], "kl", delta), torch.full_like(old, 1e30)
         sides = (-far).flatten().scatter(0, outside, bounds.log_low), far.flatten().scatter(0, outside, bounds.log_high)
         return bandpo.Bounds(*(x.view_as(old) for x in sides))
 
@@ -169,7 +169,7 @@ def forward_backward(loss: Callable[[Tensor], Tensor], new: Tensor) -> Callable[
 def losses(batch: dict[str, Tensor], of: str = "") -> dict[str, Callable[[], Any]]:
     """The losses whose cost depends on the number of tokens."""
     new, old, advantages, mask = (batch[k] for k in ("new", "old", "advantages", "mask"))
-    table, size = BandTable("kl", 0.05), len(new)
+    size = len(new)
     each = 0.01 * 20 ** torch.rand(old.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def full(region: bandpo.Region, metrics: MetricSet | None = "main") -> Callable[[Tensor], Tensor]:
@@ -184,8 +184,8 @@ def losses(batch: dict[str, Tensor], of: str = "") -> dict[str, Callable[[], Any
     out = {
         "loss lines TRL": lambda x: trl_lines(x, old, advantages, mask),
         "page Clip": textbook(),
-        "page Band kl": textbook(lambda old, _: table.bounds(old)),
-        "page Band kl, asked before looked up": textbook(asked(table)),
+        "page Band kl": textbook(lambda old, _: bandpo.band_bounds(old, "kl", 0.05)),
+        "page Band kl, asked before looked up": textbook(asked(0.05)),
         "policy_loss Clip, no metrics": full(Clip(), None),
         "policy_loss Clip, all metrics": full(Clip(), "all"),
         "policy_loss Clip": full(Clip()),

@@ -14,7 +14,7 @@ from torch import Tensor
 from bandpo.band.operator import band_bounds
 from bandpo.bounds import Bounds
 from bandpo.numerics import output_dtype
-from bandpo.trust_regions.base import Context, Node, Region, check_part
+from bandpo.trust_regions.base import Context, Node, Region
 from bandpo.trust_regions.nodes import read_field, read_node
 from bandpo.trust_regions.rules import Band
 
@@ -102,8 +102,6 @@ class Adaptive(Region):
 
     kind: ClassVar[str] = "adaptive"
     label_format: ClassVar[str] = "{region} by {law}"
-    required: ClassVar[tuple[str, ...]] = ("response_mask",)
-    is_of_single_tokens: ClassVar[bool] = True
     region: Region
     law: TokenLaw
 
@@ -113,12 +111,14 @@ class Adaptive(Region):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_part(self, "law", of=TokenLaw)
+        if not isinstance(self.law, TokenLaw):
+            raise ValueError(f"law of Adaptive must be a TokenLaw, of {sorted(TokenLaw.kinds)}, got {self.law!r}")
         if not isinstance(self.region, Band):
             raise ValueError(f"region of Adaptive must be a Band, got {self.region!r}")
 
-    def all_required(self) -> dict[str, str]:
-        return super().all_required() | dict.fromkeys(self.law.required, type(self.law).__name__)
+    @property
+    def required(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("response_mask", *self.law.required)
 
     def branches(self) -> dict[str, Region]:
         return {"a token of mean weight": self.region}

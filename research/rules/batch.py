@@ -50,7 +50,10 @@ class GroupClip(Region):
     def __post_init__(self) -> None:
         check_number(self, "eps_low", "[0, 1]")
         check_number(self, "eps_high_max", f"[{self.eps_low}, inf)")
-        check_number(self, "group_size", "[2, inf)", integer=True)
+        check_number(self, "group_size", "[2, inf)")
+        if self.group_size % 1:
+            raise ValueError(f"group_size of GroupClip must be an integer, got {self.group_size!r}")
+        object.__setattr__(self, "group_size", int(self.group_size))
 
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         """Return the clip of the response's group; where none is right, that of one."""
@@ -78,7 +81,6 @@ class EntropyRatio(Region):
     kind: ClassVar[str] = "entropy_ratio"
     label_format: ClassVar[str] = "{region} for entropy ratios in {low}..{high}"
     required: ClassVar[tuple[str, ...]] = ("entropies", "old_entropies")
-    is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     valid_range: ClassVar[Mapping[str, str]] = {"low": "[0, 1)", "high": "(1, inf]"}
     region: Region
@@ -158,7 +160,6 @@ class PrefixBudget(Region):
     kind: ClassVar[str] = "prefix_budget"
     label_format: ClassVar[str] = "Prefix-{divergence} {delta}, {budget} a token, weights to {least_weight}"
     required: ClassVar[tuple[str, ...]] = ("logps",)
-    is_of_single_tokens: ClassVar[bool] = True
     valid_range: ClassVar[Mapping[str, str]] = {"delta": "(0, inf)", "budget": "[0, inf)", "least_weight": "(0, 1]"}
     divergence: str | Divergence = "tv"
     delta: float = 0.15

@@ -25,7 +25,6 @@ class ByEntropy(Choice):
     kind: ClassVar[str] = "by_entropy"
     label_format: ClassVar[str] = "{below} up to quantile {quantile} of entropy, {above} beyond"
     required: ClassVar[tuple[str, ...]] = ("entropies",)
-    is_of_single_tokens: ClassVar[bool] = True
     sees_probability: ClassVar[bool] = False
     valid_range: ClassVar[Mapping[str, str]] = {"quantile": "(0, 1)"}
     quantile: float

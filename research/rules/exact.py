@@ -29,7 +29,6 @@ class Exact(Region):
 
     kind: ClassVar[str] = "exact"
     required: ClassVar[tuple[str, ...]] = ("divergences",)
-    is_of_single_tokens: ClassVar[bool] = True
     delta: float
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import recipe
 import yaml
 from scripts import ROOT
 
-from bandpo import doctor
+from bandpo import clipping
 from bandpo_runs import toy
 from bandpo_runs.statistics.intervals import training_runs
 from research.csv_rows import read_rows, write_rows
@@ -123,13 +123,13 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     sentence = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
     sentence += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
     sentence += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
-    assert_in("docs/report/index.md", sentence)
+    assert_in("research/pages/smollm2.md", sentence)
     grpo, weighted, band = rewards_minus_no_clip(1)
     assert grpo.high < 0
     assert weighted.high < 0
     assert band.low < 0 < band.high
     assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
-    assert_in("docs/report/index.md", "though a few percent of tokens are outside GRPO's clip")
+    assert_in("research/pages/smollm2.md", "though a few percent of tokens are outside GRPO's clip")
 
 
 def test_pages_say_what_the_rows_of_eight_uses_say():
@@ -139,36 +139,35 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert around[1] < 0
     assert low < 0 < high
     assert ends[1] < 0
-    assert doctor.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
+    assert clipping.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
     assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    assert_in("docs/report/index.md", "search its learning rate (SmolLM2's was a sixteenth of GRPO's)")
-    assert_in("docs/choose.md", "no clip's rate was a sixteenth of GRPO's")
+    assert_in("research/pages/smollm2.md", "no clip's rate was a sixteenth of GRPO's")
     grpo, weighted, level = rewards_minus_no_clip(8)
     assert weighted.low > 0
     middle, half_width = (weighted.high + weighted.low) / 2, (weighted.high - weighted.low) / 2
-    assert_in("docs/choose.md", f"the weighted clip was {middle:.3f} ± {half_width:.3f} above no clip's, on 16 of 16")
+    sentence = f"the weighted clip was {middle:.3f} ± {half_width:.3f} above no clip's, on 16 of 16"
+    assert_in("research/pages/smollm2.md", sentence)
     assert all(one.low < 0 < one.high for one in (grpo, level))
-    assert_in("docs/report/index.md", "In mean reward it alone differs significantly, and is ahead")
     sentence = (
         f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
     )
     sentence += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
+    assert_in("research/pages/smollm2.md", sentence)
+    sentence = f"GRPO's clip scored {-clip:.2f} ± {half:.2f} below no clip, and Band-KL `0.05` "
+    sentence += f"{-band:.2f} ± {band_half:.2f} below"
     assert_in("docs/report/index.md", sentence)
-    sentence = f"half of the tokens outside, it ended with {-clip:.2f} less right than no clip on {seeds} seeds, "
-    assert_in("docs/choose.md", f"{sentence}Band-KL `0.05` with {-band:.2f} less")
     sentence = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
-    assert_in(
-        "docs/choose.md", f"{sentence}(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)"
-    )
+    sentence += f"(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)"
+    assert_in("research/pages/smollm2.md", sentence)
     none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
     sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
     assert_in("README.md", sentence)
-    assert_in("README.md", "no clip; first search its learning rate downwards: the best was a sixteenth of GRPO's")
+    assert_in("README.md", "the best rate without a clip was a sixteenth of GRPO's")
     sentence = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
     sentence += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
-    assert_in("docs/choose.md", f"{sentence}three seeds chose")
+    assert_in("research/pages/smollm2.md", f"{sentence}three seeds chose")
     assert smollm2_reuse.ROUNDS[8] == 6
 
 
@@ -177,7 +176,7 @@ def test_choose_says_what_the_rows_say_of_two_learning_rates():
     ends = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in rules]
     sentence = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
     sentence += "{:.0f} % at 1e-5"
-    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    page = (ROOT / "research" / "pages" / "smollm2.md").read_text(encoding="utf-8")
     assert sentence.format(*ends) in page
 
 

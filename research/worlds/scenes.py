@@ -88,7 +88,11 @@ class Scene:
         least = {"tokens": 3, "responses_per_prompt": 2, "free_steps": 0, "stale": 0, "unseen": 0}
         counts = ("steps", "prompts", "features", "prompts_per_round", "minibatches", "epochs", "rounds")
         for name in (*least, *counts):
-            check_number(self, name, f"[{least.get(name, 1)}, inf)", integer=True)
+            number = getattr(self, name)
+            check_number(self, name, f"[{least.get(name, 1)}, inf)")
+            if getattr(self, name) % 1:
+                raise ValueError(f"{name} of Scene must be an integer, got {number!r}")
+            object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("spread", "sharpness", "noise"):
             check_number(self, name, "[0, inf)")
         for name in ("p_work", "p_bad"):

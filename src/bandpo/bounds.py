@@ -22,6 +22,11 @@ class Variation(NamedTuple):
 class Bounds:
     """Hold an interval of each token's log-ratio. log_low <= log(pi / pi_old) <= log_high.
 
+    >>> import bandpo, torch
+    >>> bounds = bandpo.Clip(0.2, 0.28).bounds(torch.tensor([0.5, 0.1]).log())
+    >>> bounds.clamp(torch.tensor([1.5, 0.9]).log()).exp()
+    tensor([1.2800, 0.9000])
+
     Log space on purpose: in float32 the ratio 1/p overflows below p = e^-88, and 1 + 1e-8 rounds to 1.
 
     Attributes:

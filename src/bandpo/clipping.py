@@ -31,6 +31,10 @@ def clip_in_words(
 ) -> tuple[Literal["ok", "warning", "problem"], str, str]:
     """Say what a share of clipped tokens means for a run.
 
+    >>> level, what, cure = clip_in_words(2.5, "in 96 steps", farthest=0.4)
+    >>> what
+    'The rule clipped at most 2.5 % of tokens in 96 steps, so it can matter'
+
     Returns how bad it is, a sentence, and what to do.
 
     Args:

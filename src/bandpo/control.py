@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar, cast
 
 __all__ = ["Controller"]
@@ -12,6 +13,7 @@ __all__ = ["Controller"]
 Rule = TypeVar("Rule")
 
 
+@dataclass(eq=False)
 class Controller:
     """Hold a logged number at a target by moving a number of a rule after each batch.
 
@@ -47,31 +49,29 @@ class Controller:
     True
     """
 
-    def __init__(
-        self,
-        path: str | tuple[str, ...],
-        measure: str,
-        target: float,
-        *,
-        low: float,
-        high: float,
-        gain: float = 0.1,
-        smoothing: float = 0.9,
-    ) -> None:
-        if not 0 < low < high < math.inf:
-            raise ValueError(
-                f"low and high of Controller must be 0 < low < high, got {low!r} and {high!r}"
-            )
-        for name, value in (("target", target), ("gain", gain)):
-            if value == 0 or not math.isfinite(value):
-                raise ValueError(f"{name} of Controller must be finite and not 0, got {value!r}")
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing of Controller must be in [0, 1), got {smoothing!r}")
-        self.paths = (path,) if isinstance(path, str) else tuple(path)
-        self.measure, self.target, self.low, self.high = measure, target, low, high
-        self.gain, self.smoothing = gain, smoothing
+    path: str | tuple[str, ...]
+    measure: str
+    target: float
+    _: KW_ONLY
+    low: float
+    high: float
+    gain: float = 0.1
+    smoothing: float = 0.9
+
+    def __post_init__(self) -> None:
+        limits = {
+            "low": (self.low > 0, "positive"),
+            "high": (self.low < self.high < math.inf, f"finite, and above low = {self.low!r}"),
+            "target": (math.isfinite(self.target) and self.target != 0, "finite and not 0"),
+            "gain": (math.isfinite(self.gain) and self.gain != 0, "finite and not 0"),
+            "smoothing": (0 <= self.smoothing < 1, "in [0, 1)"),
+        }
+        for name, (holds, allowed) in limits.items():
+            if not holds:
+                raise ValueError(f"{name} of Controller must be {allowed}, got {getattr(self, name)!r}")
+        self.paths = (self.path,) if isinstance(self.path, str) else tuple(self.path)
         self.value: float | None = None  # before the first step: that of the rule
-        self.measured = float(target)
+        self.measured = float(self.target)
 
     def step(self, rule: Rule, numbers: Mapping[str, float]) -> Rule:
         """Return the rule for the next batch. `numbers` are those of the last one, such as `Metrics.compute()`.
@@ -79,7 +79,6 @@ class Controller:
         Raises ValueError for a rule whose field is not in [low, high] to begin with, and without the measure.
         """
         self.begin(rule)
-        value = cast(float, self.value)
         if self.measure not in numbers:
             raise ValueError(
                 f"numbers must have {self.measure!r}, which the Controller holds, got {list(numbers)}"
@@ -88,27 +87,24 @@ class Controller:
         if math.isfinite(number):
             self.measured += (1 - self.smoothing) * (number - self.measured)
             error = (self.target - self.measured) / abs(self.target)
-            moved = value * math.exp(self.gain * min(max(error, -1.0), 1.0))
-            value = self.value = min(max(moved, self.low), self.high)
-        return replace_number(rule, self.paths, value)
+            moved = cast(float, self.value) * math.exp(self.gain * min(max(error, -1.0), 1.0))
+            self.value = min(max(moved, self.low), self.high)
+        return self.begin(rule)
 
     def begin(self, rule: Rule) -> Rule:
         """Return the rule with the value in force, which in a new run is its own."""
         if self.value is None:
-            self.value = self._first(rule)
+            values = {path: number_at(rule, path) for path in self.paths}
+            first = values[self.paths[0]]
+            if {*values.values()} != {first} or not self.low <= first <= self.high:
+                limits = f"[{self.low:g}, {self.high:g}]"
+                raise ValueError(
+                    f"a Controller must begin with one number in {limits}, got {values} of {rule!r}"
+                )
+            for value in (self.low, self.high):
+                replace_number(rule, self.paths, value)  # ValueError where the rule may not have it
+            self.value = first
         return replace_number(rule, self.paths, self.value)
-
-    def _first(self, rule: Any) -> float:
-        values = {path: number_at(rule, path) for path in self.paths}
-        first = values[self.paths[0]]
-        if {*values.values()} != {first} or not self.low <= first <= self.high:
-            limits = f"[{self.low:g}, {self.high:g}]"
-            raise ValueError(
-                f"a Controller must begin with one number in {limits}, got {values} of {rule!r}"
-            )
-        for value in (self.low, self.high):
-            replace_number(rule, self.paths, value)  # ValueError where the rule may not have it
-        return first
 
     def state_dict(self) -> dict[str, float | None]:
         """Return the state, which JSON keeps exactly."""
@@ -122,10 +118,6 @@ class Controller:
                 f"the state of a Controller must have a value in [low, high], got {dict(state)}"
             )
         self.value, self.measured = value, measured
-
-    def __repr__(self) -> str:
-        limits = f"low={self.low!r}, high={self.high!r}, gain={self.gain!r}, smoothing={self.smoothing!r}"
-        return f"Controller({', '.join(self.paths)!r}, {self.measure!r}, {self.target!r}, {limits})"
 
 
 def number_at(rule: Any, path: str) -> float:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .band.divergences import divergence
 from .losses.nodes import objective
-from .losses.notation import describe, describe_interval, label_of_objective, short_node
 from .losses.objective import Method, Objective
-from .losses.surrogates import GRADIENTS, as_pair
+from .losses.surrogates import as_pair
+from .notation import describe, describe_interval, label_of_objective, short_node
 from .trust_regions.base import Region, parts_of
 
 __all__ = ["explain"]
@@ -26,6 +26,14 @@ _MEANING = {  # of the words for what stops a token
     "band": "the divergence from the old policy reaches delta",
     "capped": "the cap of the ratio",
     "simplex": "the new probability reaches 0 or 1 before the rule stops it",
+}
+# The gradients in log pi of those without numbers.
+_GRADIENTS = {
+    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
+    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
+    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
+    "weight": ("clip(r, r_low, r_high) A",) * 2,
+    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
 }
 _RATIO = {
     "token": "that of each token",
@@ -53,8 +61,9 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     shown: list[Case] = []
     for rule in [value] if other is None else [value, other]:
         its = rule.objective if isinstance(rule, Method) else objective(rule)
-        cases = _cases(its.trust_region, _name(rule, its))
-        lines += _head(rule, its, cases)
+        name = rule.title if isinstance(rule, Method) else label_of_objective(its)
+        cases = _cases(its.trust_region, name)
+        lines += _head(rule, its, name, cases)
         # A geometric mean of ratios is not a ratio of probabilities: the first line has its interval.
         if its.ratio != "sequence-mean":
             shown += cases
@@ -88,11 +97,7 @@ def _cases(region: Region, label: str) -> list[Case]:
     return [Case(label, region)]
 
 
-def _name(value: Rule, its: Objective) -> str:
-    return value.title if isinstance(value, Method) else label_of_objective(its)
-
-
-def _head(value: Rule, its: Objective, cases: Sequence[Case]) -> list[str]:
+def _head(value: Rule, its: Objective, name: str, cases: Sequence[Case]) -> list[str]:
     """Name the value, in words and as a node."""
     suspicion = its.trust_region.suspicion()
     node = node_text(short_node(its))
@@ -106,7 +111,7 @@ def _head(value: Rule, its: Objective, cases: Sequence[Case]) -> list[str]:
         lines += [f"  formula and values from: {value.source}{unchecked}"]
         lines += [f"  policy_loss also takes: {value.arguments}"] if value.arguments else []
     else:
-        lines.append(f"{_name(value, its)}: {node}")
+        lines.append(f"{name}: {node}")
     if isinstance(value, Method) or its.changed():
         lines += [f"  r: {_RATIO[its.ratio]}", *_gradient(its)]
     return [*lines, *dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region))]
@@ -143,7 +148,7 @@ def _gradient(its: Objective) -> Iterator[str]:
     yield f"  gradient of the surrogate in log pi: {whole.get(its.ratio, mean)}".rstrip(" ")
     for side, surrogate in enumerate(as_pair(its.surrogate, its.dual_clip)):
         if isinstance(surrogate, str):
-            words = GRADIENTS[surrogate][side]
+            words = _GRADIENTS[surrogate][side]
         elif surrogate.gradient:
             words = surrogate.gradient[side].format(**vars(surrogate))
         else:
@@ -177,23 +182,18 @@ def _stop(region: Region, log_p: Tensor, *, above: bool) -> str:
     return region.kind
 
 
-def _interval(region: Region, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the bounds of the log-ratio and of the new probability. That is at most 1, whatever the rule says."""
-    bounds = region.bounds(log_p)
-    low, high = bounds.log_low, bounds.log_high
-    return low, high, (low + log_p).exp(), (high + log_p).clamp(max=0).exp()
-
-
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule. If that is too wide, write a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     for s in log_p.split(1):
         for case in cases:
-            low, high, new_low, new_high = _interval(case.region, s[None])
+            bounds = case.region.bounds(s[None])
+            low, high = bounds.log_low, bounds.log_high
+            most = (high + s).clamp(max=0)  # a probability is at most 1, whatever the rule says
             ((below, above),) = stops(case.region, s)
             rows.append([
                 _show(s.exp()) if case is cases[0] else "", case.label if len(cases) > 1 else "",
-                f"{_show(new_low)} to {_show(new_high)}", f"{_show(low.exp())} to {_show(high.exp())}",
+                f"{_show((low + s).exp())} to {_show(most.exp())}", f"{_show(low.exp())} to {_show(high.exp())}",
                 below if below == above else f"{below} / {above}",
             ])  # fmt: skip
     shown = [column for column in zip(*rows, strict=True) if any(column)]

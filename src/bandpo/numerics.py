@@ -66,6 +66,14 @@ def is_traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter)
 
 
+def holds_somewhere(condition: Tensor) -> bool:
+    """Look whether a condition holds. It is False where there is nothing to look at."""
+    try:
+        return not is_traced(condition) and bool(condition.any())
+    except RuntimeError:  # of vmap, or of a graph that is traced with real numbers
+        return False
+
+
 def local(x: Any) -> Any:
     """Return this process's part of a DTensor; anything else as it is."""
     return x.to_local() if hasattr(x, "to_local") else x
@@ -93,24 +101,20 @@ def without_looking() -> AbstractContextManager[None]:
     return nullcontext() if torch.compiler.is_compiling() else _sure()
 
 
+def check_tensor(name: str, x: Any) -> None:
+    """Refuse what is no tensor, with a TypeError."""
+    if not isinstance(x, Tensor):
+        cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
+
+
 def check_old_logps(old_logps: Any) -> None:
     """Refuse what is no tensor of log-probabilities. In a compiled graph, or `without_looking`, it does nothing."""
     if torch.compiler.is_compiling() or _SURE.get():
         return
-    if not isinstance(old_logps, Tensor):
-        kind = type(old_logps).__name__
-        raise TypeError(
-            f"old_logps must be a torch.Tensor, got {kind}; torch.tensor(old_logps) makes one of it"
-        )
+    check_tensor("old_logps", old_logps)
     output_dtype(old_logps)
-    if is_traced(old_logps):
-        return
-    try:
-        is_above = bool((old_logps > 1.02e-6).any())  # samplers round up to 1e-6, which float16 rounds up
-    # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
-    except RuntimeError:
-        return
-    if is_above:
+    if holds_somewhere(old_logps > 1.02e-6):  # samplers round up to 1e-6, which float16 rounds up
         highest = float(old_logps.nan_to_num(-math.inf).max())
         raise ValueError(
             f"old_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. {MISTAKEN}"

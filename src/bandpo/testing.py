@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,11 +28,11 @@ from .losses.policy import policy_loss
 from .trust_regions.base import Context, Region
 from .trust_regions.nodes import trust_region
 
-_RADII = (1e-3, 0.05, 1.0)
-
 
 def check_divergence(divergence: Divergence) -> None:
     """Check a divergence: its generator and its exact forms.
+
+    >>> check_divergence(Divergence("mine", lambda u: (u - 1) ** 2 * (u + 2)))
 
     - `log_f` is f up to its linear part, with its minimum 0 at u = 1 (`Divergence` itself refuses an f that is not
       convex with f(1) = 0);
@@ -40,11 +40,12 @@ def check_divergence(divergence: Divergence) -> None:
 
     Raises AssertionError with the property and the first point that breaks it.
     """
-    _check_log_f(divergence)
+    if divergence.log_f is not None:
+        _check_log_f(divergence.f, divergence.log_f)
     log_p = torch.tensor([1e-6, 0.01, 0.2, 0.5, 0.9, 0.999], dtype=torch.float64).log()
     # `band_bounds` would cut what leaves the simplex, so the exact form is looked at as it is.
-    intervals = [log_bounds(divergence, log_p, delta) for delta in _RADII]
-    for delta, (log_low, log_high) in zip(_RADII, intervals, strict=True):
+    intervals = {delta: log_bounds(divergence, log_p, delta) for delta in (1e-3, 0.05, 1.0)}
+    for delta, (log_low, log_high) in intervals.items():
         facts = {"p": log_p.exp(), "r_low": log_low.exp(), "r_high": log_high.exp()}
         about = f"for delta = {delta}"
         _all(log_low <= 0, f"r_low must be at most 1 {about}", facts)
@@ -63,22 +64,20 @@ def check_divergence(divergence: Divergence) -> None:
             holds = (inner <= delta * (1 + 1e-6)) & (ends | ((g - delta).abs() <= 1e-6 * delta))
             facts = {"p": log_p.exp(), name: edge.exp(), "g": g}
             _all(holds, f"at {name} either g = delta or the simplex ends, {about}", facts)
-    for (low, high), (wider_low, wider_high) in itertools.pairwise(intervals):
+    for (low, high), (wider_low, wider_high) in itertools.pairwise(intervals.values()):
         facts = {"p": log_p.exp(), "log r_low": wider_low, "log r_high": wider_high}
         _all((wider_low <= low) & (wider_high >= high), "the interval must widen with the radius", facts)
 
 
-def _check_log_f(divergence: Divergence) -> None:
-    if divergence.log_f is None:
-        return
+def _check_log_f(f_of: Callable[[Tensor], Tensor], log_f: Callable[[Tensor], Tensor]) -> None:
     x = torch.cat(
         [
             -torch.logspace(1, -2, 200, dtype=torch.float64),
             torch.logspace(-2, 1, 200, dtype=torch.float64),
         ]
     )
-    got, f = divergence.log_f(x), divergence.f(torch.exp(x))
-    slope = divergence.f(torch.tensor([1 - 1e-5, 1 + 1e-5], dtype=torch.float64)).diff() / 2e-5
+    got, f = log_f(x), f_of(torch.exp(x))
+    slope = f_of(torch.tensor([1 - 1e-5, 1 + 1e-5], dtype=torch.float64)).diff() / 2e-5
     facts = {"u": torch.exp(x), "log_f": got, "f": f - slope * torch.expm1(x)}
     near = (got - facts["f"]).abs() <= 1e-6 * facts["f"].abs() + 1e-8 * (1 + f.abs() + torch.exp(x))
     _all(near, "log_f(log u) must be f(u) - f'(1) (u - 1)", facts)
@@ -87,6 +86,9 @@ def _check_log_f(divergence: Divergence) -> None:
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
     """Check a trust region: its signature and its bounds.
+
+    >>> import bandpo
+    >>> check_trust_region(bandpo.Capped(bandpo.Band("kl", 0.05), 10.0))
 
     - bounds have the shape of `old_logps` and at least float32, no gradient, log_low <= 0 <= log_high (up to rounding),
       for log p from -inf to 1e-6 in every float dtype;
@@ -162,6 +164,9 @@ def check_objective(
     objective: Objective, *, sees_batch: bool = False, extra: Mapping[str, Any] | None = None
 ) -> None:
     """Check an objective and its rule by the loss of a batch.
+
+    >>> import bandpo
+    >>> check_objective(bandpo.Objective(bandpo.Clip(0.2, 0.28), surrogate="mask"))
 
     - the objective survives the way to its config node and back, with an equal hash;
     - a second call gives the bits of the first;

@@ -385,7 +385,7 @@ def test_a_linear_part_of_the_generator_changes_nothing():
         (lambda u: torch.log(u) * -torch.where(u > 0, 1.0, -1.0), r"must be a number or inf, f\(0\) = -inf"),
         (lambda u: (u - 1).sum(), r"must keep shape \(1282,\) and dtype torch.float64, got \(\) of"),
         (lambda u: (u - 1).float() ** 2, "must keep shape .* got .* of torch.float32"),
-        (lambda u: 3.0, "must keep shape .* got float"),
+        (lambda u: 3.0, "must keep shape .* of float"),
     ],
 )
 def test_what_is_no_generator_is_refused_with_the_point_where_it_fails(f, message):
@@ -472,7 +472,7 @@ def test_probabilities_lists_and_numbers_are_refused():
     with pytest.raises(ValueError, match=r"at most 0; the largest is 0\.5\. .*Is it a probability\? Then pass its log"):
         band_bounds(torch.tensor([0.5, -1.0]), "kl", 0.05)
     for wrong in ([-0.5], -0.5):
-        with pytest.raises(TypeError, match=r"old_logps must be a torch.Tensor, got \w+; torch.tensor\(old_logps\)"):
+        with pytest.raises(TypeError, match=r"old_logps must be a torch.Tensor, got \w+"):
             band_bounds(wrong, "kl", 0.05)
     vmapped = torch.vmap(lambda x: band_bounds(x, "kl", 0.05).log_high)(torch.tensor([[0.5], [-1.0]]))
     assert vmapped.shape == (2, 1)  # where no number can be looked at

@@ -1,71 +1,49 @@
 """`bandpo calibrate`: what it reads, what it says, and one line for every mistake."""
 
-from __future__ import annotations
-
 import json
 import math
-import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from commands import missing, refusal
+from disk import json_rows, write
 from scripts import load
 
 import bandpo
-from bandpo.errors import UserError
-from bandpo_runs.cli import main
 from bandpo_runs.reports.tokens import read_tokens
 
 
-def rows(count=60, seed=0):
-    """Responses, as lists."""
+def rows(count=60, seed=0, padded=False):
+    """Responses, as lists; those that are padded have garbage behind the mask."""
     generator, made = np.random.default_rng(seed), []
     for i in range(count):
-        n = int(generator.integers(5, 40))
-        p = generator.beta(0.7, 0.4, n).clip(1e-4, 1 - 1e-6)
+        p = generator.beta(0.7, 0.4, n := int(generator.integers(5, 40))).clip(1e-4, 1 - 1e-6)
         odds = np.log(p) - np.log1p(-p) + 0.4 * generator.standard_normal(n)
-        made.append(
-            {
-                "response_id": f"r{i}",
-                "old_logps": np.log(p).tolist(),
-                "logps": (-np.log1p(np.exp(-odds))).tolist(),
-                "advantage": float(generator.standard_normal()),
-            }
-        )
+        old, new = np.log(p).tolist(), (-np.log1p(np.exp(-odds))).tolist()
+        row = {"response_id": f"r{i}", "advantage": float(generator.standard_normal())}
+        if padded:
+            more = 40 - n
+            row |= {"completion_mask": [1] * n + [0] * more, "advantage": [row["advantage"]] * 40}
+            old, new = old + [math.nan] * more, new + [7.0] * more
+        made.append(row | {"old_logps": old, "logps": new})
     return made
 
 
-def padded(made):
-    out = []
-    for row in made:
-        more = 40 - len(row["logps"])
-        mask = [1] * len(row["logps"]) + [0] * more
-        padding = {"old_logps": row["old_logps"] + [math.nan] * more, "logps": row["logps"] + [7.0] * more}
-        out.append({**row, **padding, "completion_mask": mask, "advantage": [row["advantage"]] * 40})
-    return out
-
-
-def write(path, made):
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in made))
-    return path
-
-
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here, monkeypatch):
     monkeypatch.setattr("bandpo_runs.progress.console.width", 200)
-    write(Path("tokens.jsonl"), rows())
-    return tmp_path
+    write("tokens.jsonl", rows())
+    return here
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_padded_responses_hold_the_same_tokens(tmp_path, is_padded):
     made = rows()
-    tokens = read_tokens([write(tmp_path / "a.jsonl", padded(made) if is_padded else made)])
+    tokens = read_tokens([write(tmp_path / "a.jsonl", rows(padded=is_padded))])
     lengths = [len(row["logps"]) for row in made]
     for array, expected in (
         (tokens.old, np.concatenate([row["old_logps"] for row in made])),
@@ -74,57 +52,57 @@ def test_padded_responses_hold_the_same_tokens(tmp_path, is_padded):
         (tokens.advantages, np.repeat([row["advantage"] for row in made], lengths)),
     ):
         np.testing.assert_array_equal(array, expected)
-    assert (tokens.count, tokens.response_count) == (sum(lengths), 60)
     columns = {"old": "old_logps", "new": "logps", "advantage": "advantage", "response": "response_id"}
-    assert tokens.columns == columns | ({"mask": "completion_mask"} if is_padded else {})
+    columns |= {"mask": "completion_mask"} if is_padded else {}
+    assert (tokens.count, tokens.response_count, tokens.columns) == (sum(lengths), 60, columns)
 
 
 def test_a_folder_stands_for_the_files_of_its_processes(tmp_path):
     files = [write(tmp_path / f"tokens-{i}.jsonl", rows(20, seed=i)) for i in range(2)]
-    write(tmp_path / "trainer_log.jsonl", ["not of tokens"])
-    found, same = read_tokens([tmp_path]), read_tokens(files)
-    np.testing.assert_array_equal(found.old, same.old)
+    write(tmp_path / "trainer_log.jsonl", "not of tokens\n")
+    found = read_tokens([tmp_path])
+    np.testing.assert_array_equal(found.old, read_tokens(files).old)
     assert found.response_count == 40
     (tmp_path / "none").mkdir()
-    with pytest.raises(
-        UserError, match=r"no tokens-\*.jsonl is in the folder .*none; give the folder that tokens_path"
-    ):
-        read_tokens([tmp_path / "none"])
+    why = refusal(read_tokens, [tmp_path / "none"])
+    assert not missing(why, "no tokens-*.jsonl is in the folder ", "none; give the folder that tokens_path")
 
 
-def test_columns_by_their_names_in_trl_and_verl_and_by_options(tmp_path):
-    made = [{"old_per_token_logps": [-1.0, -2.0], "per_token_logps": [-1.5, -2.0], "advantages": [1.0, 2.0]}]
-    assert read_tokens([write(tmp_path / "a.jsonl", made)]).log_ratio.tolist() == [-0.5, 0.0]
-    made = [{"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}]
-    path = write(tmp_path / "b.jsonl", made)
-    found = read_tokens([path])
-    assert (found.log_ratio.tolist(), found.responses.tolist(), found.advantages) == ([0.5], [0], None)
-    assert read_tokens([path], {"old": "rollout_log_probs"}).log_ratio.tolist() == [-0.25]
+@pytest.mark.parametrize(
+    ("row", "columns", "log_ratio", "advantages"),
+    [
+        ({"old_per_token_logps": [-1.0, -2.0], "per_token_logps": [-1.5, -2.0], "advantages": [1.0, 2.0]}, {},
+         [-0.5, 0.0], [1.0, 2.0]),
+        ({"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}, {}, [0.5], None),
+        ({"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}, {"old": "rollout_log_probs"},
+         [-0.25], None),
+    ],
+)  # fmt: skip
+def test_columns_by_their_names_in_trl_and_verl_and_by_options(tmp_path, row, columns, log_ratio, advantages):
+    found = read_tokens([write(tmp_path / "a.jsonl", [row])], columns)
+    assert (found.log_ratio.tolist(), found.responses.tolist()) == (log_ratio, [0] * len(log_ratio))
+    assert (None if found.advantages is None else found.advantages.tolist()) == advantages
 
 
-def test_it_says_what_it_found_and_what_to_paste(here, capsys):
-    assert main(["calibrate", "tokens.jsonl", "--rule", "band:kl,clip:0.2:0.28"]) == 0
-    first, second, *others = capsys.readouterr().out.splitlines()
+def test_it_says_what_it_found_and_what_to_paste(here, cli):
+    first, second, *others = cli.out("calibrate", "tokens.jsonl", "--rule", "band:kl,clip:0.2:0.28").splitlines()
     of = read_tokens([Path("tokens.jsonl")])
     outside = np.abs(np.expm1(of.log_ratio)) > 0.2
     rare = (of.old <= math.log(0.2))[outside].mean()
     assert first.startswith(f"{of.count:,} tokens of 60 responses in tokens.jsonl; columns old_logps (old), ")
+    node, trl, verl = (next(x for x in others if x.startswith(name)) for name in ("  trust_region: ", "TRL", "verl"))
+    region = bandpo.trust_regions.trust_region(yaml.safe_load(node)["trust_region"])
     share = f"GRPO 0.2/0.2 stops {100 * outside.mean():.3g} % of the tokens ({100 * rare:.3g} % of these are"
-    node = yaml.safe_load(next(line for line in others if line.startswith("  trust_region: ")))
-    region = bandpo.trust_regions.trust_region(node["trust_region"])
     assert second.startswith(f"At your ratios {share}")
     assert f"Band-KL stops as many at delta = {region.delta:g} (95 % interval " in second
-    trl, verl = (next(line for line in others if line.startswith(name)) for name in ("TRL", "verl"))
     assert f"policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}" in verl
     assert bandpo.trust_regions.trust_region(json.loads(trl.partition("=")[2].rpartition(", ...")[0])) == region
 
 
-def test_json_has_all_numbers(here, capsys):
-    args = "calibrate tokens.jsonl --rate 0.05 --cut --json"
-    assert main([*shlex.split(args), "--rule", "band,ripo,band:tv,clip:0.001:0.2", "--match", "clip"]) == 2
-    assert capsys.readouterr().err == "error: --rate and --match exclude each other; leave out one\n"
-    assert main([*shlex.split(args), "--rule", "band,ripo,clip:0.001:0.2"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_json_has_all_numbers(here, cli):
+    data = cli.json(
+        *["calibrate", "tokens.jsonl", "--rate", "0.05", "--cut", "--json", "--rule", "band,ripo,clip:0.001:0.2"]
+    )
     head = {"cut": True, "level": 0.95, "rate": pytest.approx(0.05), "reference": None}
     assert {name: data[name] for name in head} == head
     band, ripo, clip = data["rules"]
@@ -144,9 +122,8 @@ def test_json_has_all_numbers(here, capsys):
         ("--cut --rule '{type: capped, region: {type: band}}' --parameter max_ratio", "GRPO 0.2/0.2 cuts "),
     ],
 )
-def test_rules_without_a_number(here, capsys, args, text):
-    assert main(["calibrate", "tokens.jsonl", *shlex.split(args)]) == 0
-    assert text in capsys.readouterr().out
+def test_rules_without_a_number(here, cli, args, text):
+    assert text in cli.out("calibrate", "tokens.jsonl", *shlex.split(args))
 
 
 GOOD = {"old_logps": [-1.0, -2.0], "logps": [-1.5, -2.0]}
@@ -178,19 +155,15 @@ BAD = {
 
 
 @pytest.mark.parametrize(("made", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_one_line(here, capsys, made, message):
+def test_bad_input_is_one_line(here, cli, made, message):
     if made is not None:
-        write(Path("a.jsonl"), made)
-    assert main(["calibrate", "a.jsonl"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert message in err
+        write("a.jsonl", "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in made))
+    assert message in cli.error("calibrate", "a.jsonl")
 
 
 ARGUMENTS = {
     "--rate 1.5": "invalid value for '--rate': must be a probability in (0, 1], got '1.5'",
-    "--rate 0.1 --match clip": "--rate and --match exclude each other; leave out one",
+    "--rate 0.1 --match clip --cut --json --rule band,ripo": "error: --rate and --match exclude each other; leave out",
     "--rule bnd": "invalid value for '--rule': no method or rule is called 'bnd', did you mean 'band'?",
     "--rule gspo": "invalid value for '--rule': 'gspo' has one ratio for a response; give a rule of a token's ratio",
     "--parameter delta": "--parameter is a field of one rule; --rule must give one, got 0",
@@ -202,55 +175,43 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize(("args", "message"), ARGUMENTS.items(), ids=ARGUMENTS)
-def test_wrong_arguments_are_one_line(here, capsys, args, message):
-    assert main(["calibrate", "tokens.jsonl", *shlex.split(args)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert message in err
-    assert not [path for path in here.iterdir() if path.name != "tokens.jsonl"]
+def test_wrong_arguments_are_one_line(here, cli, args, message):
+    assert message in cli.error("calibrate", "tokens.jsonl", *shlex.split(args))
+    assert [path.name for path in here.iterdir()] == ["tokens.jsonl"]
 
 
 @pytest.mark.parametrize("again", ["tokens.jsonl", "./tokens.jsonl"])
-def test_tokens_that_are_given_twice_do_not_count_twice(here, capsys, again):
-    assert main(["calibrate", "tokens.jsonl", again]) == 2
-    assert "tokens.jsonl: given twice" in capsys.readouterr().err
+def test_tokens_that_are_given_twice_do_not_count_twice(here, cli, again):
+    assert "tokens.jsonl: given twice" in cli.error("calibrate", "tokens.jsonl", again)
 
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_what_the_page_writes_is_read(here):
-    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(import json\n\ndef write.*?)```", page, re.DOTALL)[0], names)
+def test_what_the_example_writes_is_read(here):
+    write = load("examples/write_tokens.py").write
     logps, advantages = torch.tensor([[-1.0, -2.0], [-3.0, -9.0]]), torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1], [1, 0]])
     with Path("a.jsonl").open("w") as file:
-        names["write"](file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
+        write(file, logps - 0.5, logps.requires_grad_(), advantages, mask, ["a", "b"])
     found = read_tokens([Path("a.jsonl")])
-    assert (found.log_ratio.tolist(), found.advantages.tolist(), found.responses.tolist()) == (
-        [0.5, 0.5, 0.5],
-        [1.0, 1.0, -1.0],
-        [0, 0, 1],
-    )
+    arrays = (found.log_ratio, found.advantages, found.responses)
+    assert [array.tolist() for array in arrays] == [[0.5] * 3, [1.0, 1.0, -1.0], [0, 0, 1]]
 
 
 @pytest.mark.slow
-def test_a_known_radius_is_recovered_from_a_run_of_the_lab(here, monkeypatch, capsys):
+def test_a_known_radius_is_recovered_from_a_run_of_the_lab(here, monkeypatch, cli):
     """The rate of Band-KL 0.05 in half of the responses asks for 0.05 in the other half."""
     example = load("examples/tokens.py")
     monkeypatch.setattr(example, "ROUNDS", 8)
     example.main()
-    halves = [[], []]
-    for line in Path("runs/tokens/tokens-0.jsonl").read_text().splitlines():
-        halves[int(json.loads(line)["response_id"], 16) % 2].append(line)
-    for path, half in zip((Path("a.jsonl"), Path("b.jsonl")), halves, strict=True):
-        path.write_text("\n".join(half))
-    capsys.readouterr()
-    assert main(["calibrate", "a.jsonl", "--match", "band-kl", "--rule", "band-kl", "--json"]) == 0
-    one = json.loads(capsys.readouterr().out)
+    tokens = json_rows(Path("runs/tokens/tokens-0.jsonl"))
+    for i, name in enumerate("ab"):
+        write(f"{name}.jsonl", [row for row in tokens if int(row["response_id"], 16) % 2 == i])
+    cli.capsys.readouterr()
+    one = cli.json(*["calibrate", "a.jsonl", "--match", "band-kl", "--rule", "band-kl", "--json"])
     assert one["rules"][0]["value"] == pytest.approx(0.05, rel=0.02)
     assert one["responses"] < one["tokens"] / 10
-    assert main(["calibrate", "b.jsonl", "--rate", str(one["rate"]), "--rule", "band-kl", "--json"]) == 0
-    low, high = json.loads(capsys.readouterr().out)["rules"][0]["interval"]
+    other = cli.json("calibrate", "b.jsonl", "--rate", one["rate"], "--rule", "band-kl", "--json")
+    low, high = other["rules"][0]["interval"]
     assert low <= 0.05 <= high

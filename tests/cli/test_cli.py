@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import recipe
 import torch
-import yaml
+from commands import missing
+from disk import contents, write
 from rich.control import Control
 from rich.text import Text
 from typer.main import get_command
@@ -29,47 +30,26 @@ from bandpo_runs.training.side_by_side import DEFAULT_METHODS
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    home = recipe.make(tmp_path_factory.mktemp("home"))
-    (home / "empty").mkdir()
-    return home
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+    return recipe.make(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture
-def here(home, tmp_path, monkeypatch):
+def here(home, here, monkeypatch):
     """A working directory with a recipe, good and bad data, and some other file; nothing may be looked up outside."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     node = recipe.node(home, Path("run"), rounds=1, save_every=0)
-    Path("recipe.yaml").write_text(yaml.safe_dump(node))
-    Path("misspelt.yaml").write_text(yaml.safe_dump({**node, "ronuds": 1}))
-    Path("empty.jsonl").write_text("")
-    Path("corrupt.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b"')
-    Path("column.jsonl").write_text('{"question": "a", "answer": 1}\n' * 4)
-    Path("nice.jsonl").write_text('{"prompt": "a", "response": "b", "answer": "x"}\n')
-    Path("damaged").mkdir()
-    Path("damaged/config.json").write_text((home / "model" / "config.json").read_text())
-    Path("damaged/model.safetensors").write_bytes(b"nothing")
-    return tmp_path
-
-
-def everything(folder):
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def one_line(capsys):
-    """What stderr has, which must be one line."""
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    assert captured.err.endswith("\n")
-    return captured.err
+    for name, content in {
+        "recipe.yaml": node,
+        "misspelt.yaml": {**node, "ronuds": 1},
+        "empty.jsonl": "",
+        "corrupt.jsonl": '{"prompt": "a", "answer": 1}\n{"prompt": "b"',
+        "column.jsonl": '{"question": "a", "answer": 1}\n' * 4,
+        "nice.jsonl": '{"prompt": "a", "response": "b", "answer": "x"}\n',
+        "damaged/config.json": (home / "model" / "config.json").read_text(),
+        "damaged/model.safetensors": b"nothing",
+    }.items():
+        write(name, content)
+    return here
 
 
 # ---- mistakes
@@ -149,20 +129,17 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("args", "message"), MISTAKES.items())
-def test_a_mistake_is_one_line_and_nothing_is_written(here, capsys, args, message):
-    before = everything(here)
-    assert main(args.split()) == 2
-    assert message in one_line(capsys)
-    assert everything(here) == before
+def test_a_mistake_is_one_line_and_nothing_is_written(here, cli, args, message):
+    before = contents(here)
+    assert message in cli.error(*args.split())
+    assert contents(here) == before
 
 
 @pytest.mark.parametrize("args", [["watch", "", "--once"], ["data", "prepare", "column.jsonl", "-o", ""], [""]])
-def test_an_empty_argument_is_no_folder(here, capsys, args):
-    before = everything(here)
-    assert main(args) == 2
-    after = ["bandpo", *args][args.index("")]
-    assert f"what follows '{after}' is empty; is a variable of the shell not set?" in one_line(capsys)
-    assert everything(here) == before
+def test_an_empty_argument_is_no_folder(here, cli, args):
+    before, after = contents(here), ["bandpo", *args][args.index("")]
+    assert f"what follows '{after}' is empty; is a variable of the shell not set?" in cli.error(*args)
+    assert contents(here) == before
 
 
 KINDS = {"run.json": "{}", "eval.json": "{}", "report.md": "# Prepared data", "config.json": '{"model_type": "qwen2"}'}
@@ -176,22 +153,20 @@ WRITE = {
 
 @pytest.mark.parametrize("own", WRITE)
 @pytest.mark.parametrize("mark", [*KINDS, "a file", "a link to nothing"])
-def test_a_command_writes_into_no_folder_of_another(here, home, capsys, own, mark):
+def test_a_command_writes_into_no_folder_of_another(here, home, cli, own, mark):
+    if mark == own:  # of its own kind, with errors of its own
+        return
     for name in "model", "rows.jsonl":
         Path(name).symlink_to(home / name)
     if mark in KINDS:
-        Path("there").mkdir()
-        Path("there", mark).write_text(KINDS[mark])
+        write(f"there/{mark}", KINDS[mark])
     elif mark == "a file":
-        Path("there").touch()
+        write("there", "")
     else:
         Path("there").symlink_to("nowhere")
-    if mark == own:  # of its own kind, with errors of its own
-        return
-    before = everything(here)
-    assert main(WRITE[own]) == 2
-    assert ("there holds " if mark in KINDS else "there is not a folder") in one_line(capsys)
-    assert everything(here) == before
+    before = contents(here)
+    assert ("there holds " if mark in KINDS else "there is not a folder") in cli.error(*WRITE[own])
+    assert contents(here) == before
 
 
 BROKEN = """
@@ -210,57 +185,49 @@ def leaves(completions, **columns):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("raises", " raised ZeroDivisionError: division by zero at "),
+        ("raises", " raised ZeroDivisionError: division by zero at .*broken_rewards.py:3\n"),
         ("short", " must return a list of 16 numbers, one per completion, got a list of 1"),
         ("leaves", " raised SystemExit: None at "),
     ],
 )
-def test_a_reward_that_fails_is_one_line_and_the_run_can_be_resumed(here, capsys, monkeypatch, function, message):
+def test_a_reward_that_fails_is_one_line_and_the_run_can_be_resumed(here, cli, monkeypatch, function, message):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "broken_rewards", raising=False)
-    Path("broken_rewards.py").write_text(BROKEN)
+    write("broken_rewards.py", BROKEN)
     args = [*RECIPE, f"reward=broken_rewards:{function}"]
-    assert main(args) == 2
-    line = one_line(capsys)
-    assert f"reward 'broken_rewards:{function}'{message}" in line
-    assert function != "raises" or line.endswith("broken_rewards.py:3\n")
+    assert re.search(f"reward 'broken_rewards:{function}'{message}", cli.error(*args))
     sys.modules["broken_rewards"].__dict__[function] = lambda completions, **columns: [0.0] * len(completions)
-    assert main([*args, "--resume"]) == 0
-    assert "starting again" in capsys.readouterr().out
+    assert "starting again" in cli.out(*args, "--resume")
     assert json.loads(Path("run/run.json").read_text())["finished"]
 
 
-def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, capsys):
-    assert main(RECIPE) == 0
-    capsys.readouterr()
-    before = everything(here)
-    assert main(RECIPE) == 2
-    assert "run already holds a run, which is finished; choose another output" in one_line(capsys)
-    assert main([*RECIPE, "--resume", "seed=4", "trainer.learning_rate=1e-4"]) == 2
-    assert "(seed, trainer.learning_rate); resume with the same ones" in one_line(capsys)
-    assert main([*RECIPE, "--resume"]) == 0
-    assert "run is finished; nothing to resume" in capsys.readouterr().out
-    assert everything(here) == before
+def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, cli):
+    cli.out(*RECIPE)
+    before = contents(here)
+    assert "run already holds a run, which is finished; choose another output" in cli.error(*RECIPE)
+    other = cli.error(*RECIPE, "--resume", "seed=4", "trainer.learning_rate=1e-4")
+    assert "(seed, trainer.learning_rate); resume with the same ones" in other
+    assert "run is finished; nothing to resume" in cli.out(*RECIPE, "--resume")
+    assert contents(here) == before
     whole = Path("run/config.yaml").read_text()
     assert whole.count("  options: {}\n") == 1
-    Path("run/config.yaml").write_text(whole.replace("  options: {}\n", ""))  # an empty mapping is no setting
-    assert main([*RECIPE, "--resume"]) == 0
+    write("run/config.yaml", whole.replace("  options: {}\n", ""))  # an empty mapping is no setting
+    cli.out(*RECIPE, "--resume")
 
 
-def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, capsys):
-    assert main(RECIPE) == 0
+def test_a_run_whose_settings_are_lost_is_not_sent_in_a_circle(here, cli):
+    cli.out(*RECIPE)
     Path("run/config.yaml").unlink()
-    capsys.readouterr()
-    assert main([*RECIPE, "--resume"]) == 2
-    assert one_line(capsys).endswith("run holds no run to resume (no config.yaml); put it back\n")
+    line = cli.error(*RECIPE, "--resume")
+    assert line.endswith("run holds no run to resume (no config.yaml); put it back\n")
 
 
-def test_a_chat_template_that_refuses_the_messages_is_named(here, capsys, monkeypatch):
+def test_a_chat_template_that_refuses_the_messages_is_named(here, cli, monkeypatch):
     tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"  # Gemma's own words
     train_is(monkeypatch, lambda: tokenizer.apply_chat_template([{"role": "system", "content": "Be short."}]))
-    assert main(["train", "scene=tail"]) == 2
-    assert one_line(capsys) == "error: the model's chat template refuses these messages: System role not supported\n"
+    line = "error: the model's chat template refuses these messages: System role not supported\n"
+    assert cli.error("train", "scene=tail") == line
 
 
 # ---- packages that are not installed
@@ -285,27 +252,23 @@ def take_away(monkeypatch, packages, modules):
         ("matplotlib", ["reports.charts", "reports.page"], ["report", "damaged"]),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, capsys, monkeypatch, package, modules, args):
+def test_a_package_that_is_missing_is_named_with_how_to_get_it(here, cli, monkeypatch, package, modules, args):
     take_away(monkeypatch, [package], modules)
     _trainer.cache_clear()
-    assert (main(args), one_line(capsys)) == (2, f"error: {package} is not installed; pip install 'bandpo[lab]'\n")
+    assert cli.error(*args) == f"error: {package} is not installed; pip install 'bandpo[lab]'\n"
 
 
-def test_the_report_needs_nothing_that_training_needs(here, capsys, monkeypatch):
+def test_the_report_needs_nothing_that_training_needs(here, cli, monkeypatch):
     taken = ["config.recipe", "config", "cli.show_training", "reports.sections", "reports.charts", "reports.page"]
     take_away(monkeypatch, ["trl", "transformers", "datasets", "rich"], taken)
-    assert main(["report", "damaged"]) == 2
-    assert "no run found" in one_line(capsys)
+    assert "no run found" in cli.error("report", "damaged")
 
 
-def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(capsys, monkeypatch):
+def test_a_short_word_needs_no_package_but_torch_and_a_node_says_what_it_needs(cli, monkeypatch):
     take_away(monkeypatch, ["yaml"], [])
-    assert main(["explain", "band:tv:0.1", "--p", "0.37", "--vs", "clip"]) == 0
-    out = capsys.readouterr().out
-    assert "0.27 to 0.47" in out
-    assert "0.296 to 0.444" in out
-    assert main(["explain", "{type: band}"]) == 2
-    assert "a YAML node needs PyYAML (pip install pyyaml)" in one_line(capsys)
+    out = cli.out("explain", "band:tv:0.1", "--p", "0.37", "--vs", "clip")
+    assert not missing(out, "0.27 to 0.47", "0.296 to 0.444")
+    assert "a YAML node needs PyYAML (pip install pyyaml)" in cli.error("explain", "{type: band}")
 
 
 # ---- what goes through
@@ -352,20 +315,28 @@ def test_the_command_is_recorded_so_that_it_can_be_repeated(here, calls):
     assert calls["train"] == ("a b.yaml", ["label='x y'"], True, whole, True)
 
 
-def test_the_lab_takes_its_options(here, calls):
-    assert main(["lab"]) == 0
-    (scene, methods, seeds, output, overrides, _, resume, _) = calls["lab"]
-    assert (scene, methods, seeds, output, resume) == ("tail", None, [0, 1], Path("runs/lab"), False)
-    assert overrides == {"trainer": {}, "tokens_share": 0}
-    # A comma within a node is the node's own, however deep.
-    node = "{type: by_sign, positive: {type: clip, eps_high: 1.0}, negative: {type: clip}}"
-    options = ["--scene", "storm", "--methods", f"grpo, {node},band-kl", "--methods", "no-clip", "--seeds", "3,1"]
-    options += ["--rounds", "5", "--lr", "1e-3", "--tokens", "--jobs", "3", "-o", "there", "--resume"]
-    assert main(["lab", *options]) == 0
-    (scene, methods, seeds, output, overrides, jobs, resume, _) = calls["lab"]
-    assert (scene, seeds, output, jobs, resume) == ("storm", [3, 1], Path("there"), 3, True)
-    assert methods == ["grpo", node, "band-kl", "no-clip"]
-    assert overrides == {"trainer": {"learning_rate": 1e-3}, "rounds": 5, "tokens_share": 1.0}
+LAB = {"scene": "tail", "methods": None, "seeds": [0, 1], "output": Path("runs/lab"), "resume": False,
+       "overrides": {"trainer": {}, "tokens_share": 0}}  # fmt: skip
+NODE = "{type: by_sign, positive: {type: clip, eps_high: 1.0}, negative: {type: clip}}"
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ([], LAB),
+        # A comma within a node is the node's own, however deep.
+        (["--scene", "storm", "--methods", f"grpo, {NODE},band-kl", "--methods", "no-clip", "--seeds", "3,1",
+          "--rounds", "5", "--lr", "1e-3", "--tokens", "--jobs", "3", "-o", "there", "--resume"],
+         {"scene": "storm", "methods": ["grpo", NODE, "band-kl", "no-clip"], "seeds": [3, 1], "output": Path("there"),
+          "jobs": 3, "resume": True,
+          "overrides": {"trainer": {"learning_rate": 1e-3}, "rounds": 5, "tokens_share": 1.0}}),
+    ],
+)  # fmt: skip
+def test_the_lab_takes_its_options(here, calls, cli, options, taken):
+    cli.out("lab", *options)
+    names = ("scene", "methods", "seeds", "output", "overrides", "jobs", "resume", "command")
+    found = dict(zip(names, calls["lab"], strict=True))
+    assert {name: found[name] for name in taken} == taken
 
 
 @pytest.mark.parametrize(
@@ -395,35 +366,31 @@ COMMANDS = {name: command for name, command in commands(get_command(app.app)) if
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_help_has_every_option_and_argument_in_80_columns(capsys, monkeypatch, name):
+def test_each_help_has_every_option_and_argument_in_80_columns(cli, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([*name.split(), "--help"]) == 0
-    out = capsys.readouterr().out
+    out = cli.out(*name.split(), "--help")
     assert out.startswith(f"Usage: bandpo {name} ")
     assert max(map(len, out.splitlines())) <= 80
-    for param in COMMANDS[name].params:
-        assert (param.metavar if param.param_type_name == "argument" else ", ".join(param.opts)) in out
-        assert param.help[:1].isupper()
-        assert len(param.help) < 100
+    params = COMMANDS[name].params
+    shown = [each.metavar if each.param_type_name == "argument" else ", ".join(each.opts) for each in params]
+    assert missing(out, *shown) == []
+    assert not [each.help for each in params if not each.help[:1].isupper() or len(each.help) >= 100]
     assert len(COMMANDS[name].help.partition("\n")[0]) < 80
 
 
-def test_each_command_stands_once_under_a_heading(capsys, monkeypatch):
+def test_each_command_stands_once_under_a_heading(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([]) == 2
-    shown = capsys.readouterr().out
+    shown = cli.out(code=2)
     assert shown.index("--version") < min(shown.index(f"{heading}:") for heading in app.HEADINGS)
     names = [name for under in app.HEADINGS.values() for name in under]
     assert sorted(names) == sorted({name.split()[0] for name in COMMANDS})
-    for name in names:
-        assert f"\n  {name} " in shown
-        assert COMMANDS[name].help.partition("\n")[0].rstrip(".") in shown  # no line is cut
+    heads = [COMMANDS[name].help.partition("\n")[0].rstrip(".") for name in names]
+    assert missing(shown, *(f"\n  {name} " for name in names), *heads) == []  # no line is cut
 
 
-def test_the_help_names_the_rules_of_the_lab(capsys, monkeypatch):
+def test_the_help_names_the_rules_of_the_lab(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(["lab", "--help"]) == 0
-    assert f"[default: {', '.join(DEFAULT_METHODS)}]" in capsys.readouterr().out
+    assert f"[default: {', '.join(DEFAULT_METHODS)}]" in cli.out("lab", "--help")
 
 
 @pytest.mark.parametrize(
@@ -431,10 +398,9 @@ def test_the_help_names_the_rules_of_the_lab(capsys, monkeypatch):
     [("ex", "explain"), ("lab --sc", "--scene"), ("lab --scene st", "storm"), ("data pre", "prepare")],
 )
 def test_the_shell_completes_commands_options_and_choices(capfd, monkeypatch, typed, wanted):
-    words = ["bandpo", *typed.split()]
-    asked = {"_BANDPO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    asked = {"_BANDPO_COMPLETE": "complete_bash", "COMP_WORDS": f"bandpo {typed}", "COMP_CWORD": len(typed.split())}
     for name, value in asked.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, str(value))
     with pytest.raises(SystemExit):
         main([])
     assert capfd.readouterr().out.split() == [wanted]
@@ -470,21 +436,18 @@ def test_what_the_machine_lacks_is_one_line(error, said):
     assert str(app.line_of(error)).startswith(said)
 
 
-def test_control_characters_of_others_do_not_reach_a_terminal(here, capsys, monkeypatch):
-    Path("one").mkdir()
+def test_control_characters_of_others_do_not_reach_a_terminal(here, cli, monkeypatch):
     info = {"label": "\x1b]0;pwned\x07\x1b[2J\u202e\x9b2J", "seed": 0, "finished": False, "learning_rate": 1e-5}
-    Path("one/run.json").write_text(json.dumps(info))
-    Path("one/metrics.jsonl").write_text('{"step": 1, "round": 1, "reward": 0.5}\n')
-    assert main(["watch", "one", "--once"]) == 0
-    out = capsys.readouterr().out
-    assert r"\x1b]0;pwned\x1b[2J\u202e\x9b2J" in out  # rich leaves the bell out
-    assert main(["report", "no\x1b[2J\tthing"]) == 2
-    assert "no\\x1b[2J" in (err := one_line(capsys))
-    Path("rude_reward.py").write_text("raise ValueError('\\x1b[2Jboo\\x07')")
+    write("one/run.json", info)
+    write("one/metrics.jsonl", '{"step": 1, "round": 1, "reward": 0.5}\n')
+    write("rude_reward.py", "raise ValueError('\\x1b[2Jboo\\x07')")
     monkeypatch.syspath_prepend(here)
-    assert main([*RECIPE, "reward=rude_reward:f"]) == 2
-    assert r"\x1b[2Jboo\x07" in (more := one_line(capsys))
-    assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]", out + err + more)
+    for shown, text in (
+        (cli.out("watch", "one", "--once"), r"\x1b]0;pwned\x1b[2J\u202e\x9b2J"),  # rich leaves the bell out
+        (cli.error("report", "no\x1b[2J\tthing"), r"no\x1b[2J"),
+        (cli.error(*RECIPE, "reward=rude_reward:f"), r"\x1b[2Jboo\x07"),
+    ):
+        assert (text in shown, re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)) == (True, None)
 
 
 def test_what_rich_draws_keeps_its_own_control_characters(monkeypatch):
@@ -505,15 +468,9 @@ def test_a_signal_ends_a_command_in_one_line_and_with_its_code(here, capsys, mon
     number = getattr(signal, name)
     usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
     before = signal.signal(number, usual)  # the tests themselves may have been started by nohup
-
-    def ended():
-        os.kill(os.getpid(), number)
-        time.sleep(60)
-
-    train_is(monkeypatch, ended)
+    train_is(monkeypatch, lambda: (os.kill(os.getpid(), number), time.sleep(60)))
     try:
-        assert main(["train", "scene=tail"]) == 128 + number
-        assert signal.getsignal(number) is usual
+        assert (main(["train", "scene=tail"]), signal.getsignal(number)) == (128 + number, usual)
     finally:
         signal.signal(number, before)
     what = "interrupted" if name == "SIGINT" else f"ended by {name}"
@@ -534,18 +491,23 @@ def test_signals_that_somebody_else_has_taken_are_left_alone(here, monkeypatch):
     assert seen == [signal.SIG_IGN, signal.SIG_DFL]
 
 
-@pytest.mark.parametrize("args", ["['methods']", "['--help']", "['score', 'nice.jsonl', '--scorer', 'exact']"])
+STARTED = "import sys; from bandpo_runs.cli import main; sys.exit(main({args}))"
+
+
+@pytest.mark.parametrize("args", [["methods"], ["--help"], ["score", "nice.jsonl", "--scorer", "exact"]])
 def test_output_that_nobody_reads_ends_silently_and_a_full_disk_is_one_line(here, args):
-    command = [sys.executable, "-c", f"import sys; from bandpo_runs.cli import main; sys.exit(main({args}))"]
+    def ended(stdout):
+        command = [sys.executable, "-c", STARTED.format(args=args)]
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        return done.returncode, done.stderr
+
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, "")
+    with os.fdopen(write, "w") as unread:
+        assert ended(unread) == (141, "")
     if Path("/dev/full").exists():
         with Path("/dev/full").open("w") as nowhere:
-            done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True)
-        assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+            assert ended(nowhere) == (2, "error: No space left on device\n")
 
 
 @pytest.mark.parametrize(
@@ -558,23 +520,18 @@ def test_output_that_nobody_reads_ends_silently_and_a_full_disk_is_one_line(here
     ],
 )
 def test_closed_streams_are_no_error(here, args, closed, code):
-    started = f"import sys; from bandpo_runs.cli import main; sys.exit(main({args.split()}))"
-    line = shlex.join([sys.executable, "-c", started])
+    line = shlex.join([sys.executable, "-c", STARTED.format(args=args.split())])
     done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True)
-    assert done.returncode == code
-    if "2>" not in closed:
-        assert done.stderr == ("" if code == 0 else "error: gone: no such file or folder; expected a folder of bandpo "
-                               "eval, or a file of answers\n")  # fmt: skip
+    why = "error: gone: no such file or folder; expected a folder of bandpo eval, or a file of answers\n"
+    assert (done.returncode, done.stderr) == (code, why if code and "2>" not in closed else "")
 
 
-def test_a_link_to_itself_is_one_line(here, capsys):
+@pytest.mark.parametrize("args", [["watch", "loop", "--once"], ["score", "loop"], ["report", "loop"]])
+def test_a_link_to_itself_is_one_line(here, cli, args):
     Path("loop").symlink_to("loop")
-    for args in (["watch", "loop", "--once"], ["score", "loop"], ["report", "loop"]):
-        assert main(args) == 2
-        assert "loop" in one_line(capsys)
+    assert "loop" in cli.error(*args)
 
 
 def test_every_command_refuses_an_option_that_is_there_twice():
     leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
-    assert len(leaves) == 16
-    assert {type(command) for command in leaves} == {app.Once}
+    assert (len(leaves), {type(command) for command in leaves}) == (16, {app.Once})

@@ -6,10 +6,13 @@ Whatever happens to a file that is written, no half of it is left.
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from commands import missing
+from disk import write
 
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
@@ -24,14 +27,13 @@ CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
 
 
 def make_run(folder, **facts):
-    folder.mkdir(parents=True)
-    info = {"label": "GRPO", "seed": 0, "scene": "tail", "learning_rate": 5e-6, "rounds": 3, "steps_per_round": 4}
-    info |= {"finished": True, "command": "bandpo lab", "versions": {"torch": "2"}, "hardware": "x86", "commit": "abc"}
-    info |= {"started": "2026-11-21T14:00:00+00:00", "wall_seconds": 8.5, **facts}
-    (folder / "run.json").write_text(json.dumps(info))
-    (folder / "config.yaml").write_text(yaml.safe_dump({"seed": 0, "trust_region": CLIP, "trainer": {"beta": 0.0}}))
+    info = {"label": "GRPO", "seed": 0, "scene": "tail", "learning_rate": 5e-6, "rounds": 3, "steps_per_round": 4,
+            "finished": True, "command": "bandpo lab", "versions": {"torch": "2"}, "hardware": "x86", "commit": "abc",
+            "started": "2026-11-21T14:00:00+00:00", "wall_seconds": 8.5}  # fmt: skip
     rows = [{"step": 4 * i, "round": i, "reward": i / 3, "entropy": 1.0, "clip/fraction": 0.1} for i in (1, 2, 3)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "run.json", info | facts)
+    write(folder / "config.yaml", {"seed": 0, "trust_region": CLIP, "trainer": {"beta": 0.0}})
+    write(folder / "metrics.jsonl", rows)
 
 
 def make_evaluation(folder):
@@ -44,24 +46,29 @@ def make_evaluation(folder):
     grade_folder(folder)
 
 
+FILES = {
+    "verl.jsonl": [
+        {"input": "1 + 1 =", "gts": "2", "score": 1.0, "acc": True, "pred": "2", "data_source": "made", "step": 1}
+    ],
+    "log.jsonl": [{"step": 1, "data": {"critic/score/mean": 0.5}}],
+    "state/trainer_state.json": {"log_history": [{"step": 1, "reward": 0.5}]},
+    "verl.yaml": "actor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}\ntrust_region: {type: band}\n",
+    "recipe.yaml": "rounds: 1\nscene: tail\nunknown: 1\n",
+    "data.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',
+}
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(here, monkeypatch):
     """A working directory with all that commands read, whole."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(page, "svg", lambda *arguments, **options: "<svg></svg>")  # drawing takes seconds
     make_run(Path("run"))
-    make_evaluation(Path("eval"))
-    make_evaluation(Path("other"))
-    sample = {"input": "1 + 1 =", "gts": "2", "score": 1.0, "acc": True, "pred": "2", "data_source": "made", "step": 1}
-    Path("verl.jsonl").write_text(json.dumps(sample) + "\n")
-    Path("log.jsonl").write_text(json.dumps({"step": 1, "data": {"critic/score/mean": 0.5}}) + "\n")
-    Path("state").mkdir()
-    Path("state/trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "reward": 0.5}]}))
-    Path("verl.yaml").write_text("actor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}\ntrust_region: {type: band}\n")
-    Path("recipe.yaml").write_text("rounds: 1\nscene: tail\nunknown: 1\n")
-    Path("data.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}\n')
-    return tmp_path
+    for name in ("eval", "other"):
+        make_evaluation(Path(name))
+    for name, content in FILES.items():
+        write(name, content)
+    return here
 
 
 RESUME = ["train", "scene=tail", "rounds=1", "output=run", "--resume"]
@@ -202,16 +209,14 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
     assert not Path("ran").exists()
 
 
-def test_a_score_needs_all_of_the_questions(here, capsys):
+def test_a_score_needs_all_of_the_questions(here, cli):
     """A missing line gave the score of the others, and said nothing."""
     path = Path("eval/prompts.jsonl")
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    for args in (["score", "eval"], ["table", "eval"]):
-        assert main(args) == 2
-        assert "prompts.jsonl: the questions of 'made' are not those that were asked" in capsys.readouterr().err
-    path.write_text(path.read_text() + '{"data":"made","prompt":3,"content":"another","answer":"4"}\n')
-    assert main(["score", "eval"]) == 2
-    assert "are not those that were asked" in capsys.readouterr().err
+    *rest, _ = path.read_text().splitlines(keepends=True)
+    another = '{"data":"made","prompt":3,"content":"another","answer":"4"}\n'
+    for lines, command in ((rest, "score"), (rest, "table"), ([*rest, another], "score")):
+        write(path, "".join(lines))
+        assert "prompts.jsonl: the questions of 'made' are not those that were asked" in cli.error(command, "eval")
 
 
 # ---- writing
@@ -223,27 +228,26 @@ def full(*arguments):
 
 @pytest.mark.parametrize("args", [["report", "run", "-o", "out.html"], ["table", "eval", "-o", "out.md"]])
 @pytest.mark.parametrize("before", [None, "old"])
-def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, capsys, monkeypatch, args, before):
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(here, cli, monkeypatch, args, before):
+    output = Path(args[-1])
     if before:
-        Path(args[-1]).write_text(before)
+        write(output, before)
     monkeypatch.setattr(os, "fsync", full)
-    assert main(args) == 2
-    assert capsys.readouterr().err == f"error: {args[-1]}: No space left on device\n"
-    assert (Path(args[-1]).read_text() if before else not Path(args[-1]).exists()) == (before or True)
+    assert cli.error(*args) == f"error: {output}: No space left on device\n"
+    assert (output.read_text() if output.exists() else None) == before
     assert not [path.name for path in here.iterdir() if path.name.startswith(".")]
 
 
-def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys, monkeypatch):
+def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, cli, monkeypatch):
     path = Path("eval/grades-exact.jsonl")
-    whole = path.read_bytes()
-    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    whole = path.read_bytes().splitlines(keepends=True)
+    write(path, b"".join(whole[:3]))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        assert main(["score", "eval"]) == 2
-    assert capsys.readouterr().err == "error: eval/grades-exact.jsonl: No space left on device\n"
-    path.write_bytes(path.read_bytes()[:-5])  # the line that did not fit
-    assert main(["score", "eval"]) == 0
-    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+        assert cli.error("score", "eval") == "error: eval/grades-exact.jsonl: No space left on device\n"
+    write(path, path.read_bytes()[:-5])  # the line that did not fit
+    cli.out("score", "eval")
+    assert sorted(path.read_bytes().splitlines(keepends=True)) == sorted(whole)
 
 
 @pytest.mark.parametrize(
@@ -251,49 +255,137 @@ def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, capsys
     ["trainer.hub_token=hf_abc", "trainer.model_init_kwargs={token: hf_abc}",
      "trainer.vllm_server_base_url=http://me:hf_abc@host:8000"],
 )  # fmt: skip
-def test_a_secret_does_not_get_into_the_files_of_a_run(here, capsys, setting):
-    assert main(["train", "scene=tail", "rounds=1", "output=secret", setting]) == 2
-    err = capsys.readouterr().err
-    assert "looks like a secret" in err
-    assert "hf_abc" not in err
+def test_a_secret_does_not_get_into_the_files_of_a_run(here, cli, setting):
+    error = cli.error("train", "scene=tail", "rounds=1", "output=secret", setting)
+    assert missing(error, "looks like a secret", "hf_abc") == ["hf_abc"]
     assert not Path("secret").exists()
 
 
-def test_the_report_blanks_a_secret_that_is_in_the_files(here):
+def test_the_report_blanks_a_secret_that_is_in_the_files(here, cli):
     make_run(Path("more/one"), seed=1, command="bandpo train trainer.hub_token=hf_abc")
-    Path("more/one/config.yaml").write_text(yaml.safe_dump({"trust_region": CLIP, "trainer": {"hub_token": "hf_abc"}}))
-    assert main(["report", "run", "more"]) == 0
-    page = Path("report.html").read_text()
-    assert "hf_abc" not in page
-    assert "trainer.hub_token=***" in page
+    write("more/one/config.yaml", {"trust_region": CLIP, "trainer": {"hub_token": "hf_abc"}})
+    cli.out("report", "run", "more")
+    assert missing(Path("report.html").read_text(), "trainer.hub_token=***", "hf_abc") == ["hf_abc"]
 
 
 @pytest.mark.parametrize(
     "text", ["!!bool maybe", "[" * 10_000, "&a [*a]", "{a: 1, a: 2}", '"\\ud800"', "9" * 5000, "{"]
 )
-def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
+def test_yaml_on_the_command_line_is_one_line(here, cli, text):
     for args in (
         ["train", "scene=tail", f"rounds={text}"],
         ["explain", f"{{type: band, delta: {text}}}"],
         ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],
         ["report", text],
     ):
-        assert main(args) == 2, args
-        assert capsys.readouterr().err.count("\n") == 1, args
+        cli.error(*args)
 
 
-def test_a_device_is_written_to_and_a_link_stays(here):
+def test_a_device_is_written_to_and_a_link_stays(here, cli):
     """As root, `-o /dev/null` replaced the device for the whole machine; so here it is one of our own."""
-    device = here / "device"
+    device, page = Path("device"), Path("page")
     try:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         device.write_bytes(b"")
     except OSError:
         pytest.skip("no device can be made here")
-    Path("target").write_text("old")
-    Path("page").symlink_to("target")
-    for output in ("device", "page"):
-        assert main(["table", "eval", "-o", output]) == 0
-    assert device.is_char_device()
-    assert Path("page").is_symlink()
-    assert Path("target").read_text() != "old"
+    page.symlink_to(write("target", "old"))
+    for output in (device, page):
+        cli.out("table", "eval", "-o", output)
+    assert (device.is_char_device(), page.is_symlink(), page.read_text() != "old") == (True, True, True)
+
+
+# ---- no command looks anything up or connects to anything unless a name on the hub, a tracker or a server was
+
+pytestmark = pytest.mark.slow
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+# Python runs this in every process that it starts: what is asked for beyond this machine is written down, and refused.
+WATCH = """
+import os, socket
+
+def beyond(host):
+    return host not in (None, "", "localhost") and not str(host).startswith(("127.", "::1", "0.0.0.0"))
+
+def told(what, host):
+    if beyond(host):
+        with open(os.environ["WATCHED"], "a") as file:
+            file.write(f"{what} {host}\\n")
+        raise OSError(f"the test allows no connection to {host}")
+
+look_up, connect, connect_ex = socket.getaddrinfo, socket.socket.connect, socket.socket.connect_ex
+
+def watched_look_up(host, *rest, **more):
+    told("looked up", host.decode() if isinstance(host, bytes) else host)
+    return look_up(host, *rest, **more)
+
+def watched(real):
+    def call(self, address):
+        told("connected to", address[0] if isinstance(address, tuple) else None)
+        return real(self, address)
+    return call
+
+socket.getaddrinfo = watched_look_up
+socket.socket.connect, socket.socket.connect_ex = watched(connect), watched(connect_ex)
+"""
+
+COMMANDS = """
+train lab.yaml rounds=2 output=run
+lab --methods grpo --seeds 1 --rounds 1 -o compared
+report run -o run.html
+explain band:kl:0.05
+data prepare rows.jsonl -o data
+data list
+eval lab -n 1 --limit 2 --max-tokens 2 -o before
+eval run -n 1 --limit 2 --max-tokens 2 --data lab -o after
+score before
+compare before after
+table before after
+doctor --no-ray
+verl verl.yaml --print
+verl verl.yaml --plan
+"""
+
+# The warm start is trained for two steps: what it asks for does not depend on how well it has learned.
+RUN = """
+import shlex, sys
+from bandpo_runs.cli import main
+from bandpo_runs import toy
+train = toy._supervised
+toy._supervised = lambda start, steps, say: train(start, 2, say)
+for line in sys.argv[1].strip().splitlines():
+    assert main(shlex.split(line)) in (0, 1), line  # 1: the doctor found a problem
+    print("done:", line, flush=True)
+"""
+
+
+def environment(tmp_path, **more):
+    """Without anything that forbids connections, and with nothing in the hub's cache nor in ours."""
+    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    forbidding = ("CI", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    kept = {name: value for name, value in os.environ.items() if name not in forbidding}
+    path = os.pathsep.join([str(tmp_path), *filter(None, [kept.get("PYTHONPATH")])])
+    kept |= {"HF_HOME": str(tmp_path / "hf"), "BANDPO_CACHE": str(tmp_path / "cache")}
+    return kept | {"PYTHONPATH": path, "WATCHED": str(tmp_path / "watched")} | more
+
+
+def test_the_watch_sees_what_it_should(tmp_path):
+    for call in ("socket.create_connection(('bandpo.example', 80))", "socket.socket().connect(('192.0.2.1', 80))"):
+        code = f"import socket\ntry: {call}\nexcept OSError as error: print(error)"
+        done = subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True)
+        assert "the test allows no connection" in done.stdout
+    assert (tmp_path / "watched").read_text() == "looked up bandpo.example\nconnected to 192.0.2.1\n"
+
+
+def test_no_command_connects_to_anything(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    for name, recipe in (("lab.yaml", "lab/band-kl.yaml"), ("verl.yaml", "paper/qwen2.5-3b/band-kl.yaml")):
+        (tmp_path / name).write_text(f"base: {RECIPES / recipe}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, COMMANDS], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("done:") == len(COMMANDS.strip().splitlines())
+    watched = tmp_path / "watched"
+    assert not watched.exists(), watched.read_text()

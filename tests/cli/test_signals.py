@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import recipe
-import torch
-import yaml
+from disk import json_rows, write
 
 from bandpo_runs import signals
 from bandpo_runs.cli import main, show_training, show_watch
@@ -42,22 +41,23 @@ def swallow(name):
 @pytest.fixture(autouse=True)
 def _handlers(monkeypatch):
     """The tests themselves may have been started by nohup."""
-    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in CODES}
-    threads = torch.get_num_threads()
+    before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in CODES)}
     for number in before:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
-    torch.set_num_threads(threads)
     for number, handler in before.items():
         signal.signal(number, handler)
     signals.came.clear()
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def home(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return recipe.make(tmp_path)
+    return recipe.make(here)
+
+
+DRAW = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
+DRAW += ["--max-tokens", "4"]
 
 
 def rewards_with_a_signal(completions, completion_ids, **columns):
@@ -74,10 +74,8 @@ calls: list[str] = []
 @pytest.mark.parametrize("name", CODES)
 def test_a_training_ends_at_the_next_step(home, capsys, name):
     calls[:] = [name]
-    node = recipe.node(home, Path("run"), reward=f"{__name__}:rewards_with_a_signal")
-    Path("r.yaml").write_text(yaml.safe_dump(node))
-    assert main(["train", "r.yaml"]) == CODES[name]
-    assert len(calls) == 2  # one generation of five
+    write("r.yaml", recipe.node(home, Path("run"), reward=f"{__name__}:rewards_with_a_signal"))
+    assert (main(["train", "r.yaml"]), len(calls)) == (CODES[name], 2)  # one generation of five
     assert not json.loads(Path("run/run.json").read_text())["finished"]
     assert capsys.readouterr().err.endswith("; the same command with --resume goes on\n")
     assert main(["train", "r.yaml", "--resume"]) == 0  # the signal is not remembered
@@ -98,31 +96,21 @@ def test_an_evaluation_ends_at_the_next_sample(home, capsys, monkeypatch):
             swallow("SIGTERM")
 
     monkeypatch.setattr(Evaluation, "add", interrupted)
-    command = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
-    assert main([*command, "--max-tokens", "4"]) == 143
-    assert len(Path("ev/samples.jsonl").read_text().splitlines()) == 3
+    assert (main(DRAW), len(json_rows(Path("ev/samples.jsonl")))) == (143, 3)
     assert "3 of 24 samples are kept in ev; the same command goes on" in capsys.readouterr().err
 
 
 def test_grading_ends_at_the_next_chunk(home, monkeypatch):
-    command = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
-    assert main([*command, "--max-tokens", "4"]) == 0
     grade = grades._lab
-
-    def interrupted(samples, questions):
-        swallow("SIGHUP")
-        return grade(samples, questions)
-
-    monkeypatch.setattr(grades, "_lab", interrupted)
+    monkeypatch.setattr(grades, "_lab", lambda *given: (swallow("SIGHUP"), grade(*given))[1])
     monkeypatch.setattr(grades, "CHUNK", 4)
-    assert main(["score", "ev", "--scorer", "lab"]) == 129
-    assert len(Path("ev/grades-lab.jsonl").read_text().splitlines()) == 4
+    assert (main(DRAW), main(["score", "ev", "--scorer", "lab"])) == (0, 129)
+    assert len(json_rows(Path("ev/grades-lab.jsonl"))) == 4
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 0)])
 def test_watch_ends_at_the_next_look(tmp_path, monkeypatch, name, code):
-    log = tmp_path / "log.jsonl"
-    log.write_text('{"step": 1, "reward": 0.5}\n')
+    log = write(tmp_path / "log.jsonl", '{"step": 1, "reward": 0.5}\n')
     look, looks = Watch.look, []
 
     def interrupted(self, now):
@@ -140,20 +128,11 @@ def test_watch_ends_at_the_next_look(tmp_path, monkeypatch, name, code):
 
 def test_whatever_has_a_bar_ends_at_the_next_turn_but_not_a_thread_beside_it():
     signals.came.append(signal.SIGTERM)
-    errors = []
-
-    def turn():
-        try:
-            Progress("turns").update(1)
-        except KeyboardInterrupt as error:
-            errors.append(error.args)
-
-    thread = threading.Thread(target=turn)
-    thread.start()
-    thread.join()
-    assert errors == []
-    turn()
-    assert errors == [(signal.SIGTERM,)]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(Progress("turns").update, 1).result()
+    with pytest.raises(KeyboardInterrupt) as ended:
+        Progress("turns").update(1)
+    assert ended.value.args == (signal.SIGTERM,)
 
 
 @pytest.mark.parametrize("name", CODES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import recipe
-import yaml
+from disk import write
 from report_runs import make_rows
 
 import bandpo
@@ -52,34 +52,33 @@ READING = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """What a stranger sent: a finished run with a rule and a reward of its own, settings, and files of Python."""
-    home = tmp_path_factory.mktemp("stranger")
-    recipe.make(home)
-    mark = str(home / "ran")
-    for name in ("evilmod", *SHADOWS):
-        (home / f"{name}.py").write_text(EVIL.format(mark=mark) + (CLASS if name == "evilmod" else ""))
-    (home / "matplotlibrc").write_text("backend: module://evilmod\n")
-    run = home / "run"
-    run.mkdir()
-    (home / "model").rename(run / "model")
+    home = recipe.make(tmp_path_factory.mktemp("stranger"))
+    evil, run = EVIL.format(mark=str(home / "ran")), home / "run"
     node = recipe.node(home, run, trust_region=RULE, label="Mine", reward="evilmod:reward", data={"eval_size": 2})
-    (run / "config.yaml").write_text(yaml.safe_dump({**node, "model": str(run / "model")}))
-    facts = {"label": "Mine", "seed": 0, "finished": True, "learning_rate": 5e-3, "rounds": 3, "command": "bandpo"}
-    (run / "run.json").write_text(json.dumps(facts))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows([0.1, 0.2, 0.3])))
-    (run / "tokens").mkdir()
     row = {"step": 1, "response_id": "a", "old_logps": [-1.0, -2.0], "logps": [-1.1, -1.0], "advantage": 0.5}
-    (run / "tokens/tokens-0.jsonl").write_text(json.dumps(row) + "\n")
-    (home / "trl.yaml").write_text(yaml.safe_dump({"trust_region": RULE, "num_iterations": 2}))
-    (home / "train.py").write_text(f"from trl import GRPOConfig\nGRPOConfig(trust_region={RULE!r}, num_iterations=2)\n")
+    facts = {"label": "Mine", "seed": 0, "finished": True, "learning_rate": 5e-3, "rounds": 3, "command": "bandpo"}
     target = "bandpo.integrations.verl.BandPOLossConfig"
     loss = {"loss_mode": "bandpo", "_target_": target, "trust_region": RULE}
-    (home / "verl.yaml").write_text(yaml.safe_dump({"actor_rollout_ref": {"actor": {"policy_loss": loss}}}))
-    (home / "recipe.yaml").write_text(yaml.safe_dump({"trust_region": RULE}))
+    for name, content in {
+        **{f"{name}.py": evil for name in SHADOWS},
+        "evilmod.py": evil + CLASS,
+        "matplotlibrc": "backend: module://evilmod\n",
+        "run/config.yaml": {**node, "model": str(run / "model")},
+        "run/run.json": facts,
+        "run/metrics.jsonl": make_rows([0.1, 0.2, 0.3]),
+        "run/tokens/tokens-0.jsonl": [row],
+        "trl.yaml": {"trust_region": RULE, "num_iterations": 2},
+        "train.py": f"from trl import GRPOConfig\nGRPOConfig(trust_region={RULE!r}, num_iterations=2)\n",
+        "verl.yaml": {"actor_rollout_ref": {"actor": {"policy_loss": loss}}},
+        "recipe.yaml": {"trust_region": RULE},
+    }.items():
+        write(home / name, content)
+    (home / "model").rename(run / "model")
     return home
 
 
 @pytest.fixture
-def here(folder, monkeypatch):
+def inside(folder, monkeypatch):
     """Inside it, with its modules to be had, as for someone who has such a module."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
@@ -89,107 +88,95 @@ def here(folder, monkeypatch):
     bandpo.Region.kinds.pop("x_of_a_stranger", None)
 
 
-def test_no_command_that_reads_imports_what_is_named(here, capsys):
+def test_no_command_that_reads_imports_what_is_named(inside, capsys):
     for args in READING:
-        assert main(args) in (0, 1), args
-        assert not Path("ran").exists(), args
+        assert (main(args) in (0, 1), Path("ran").exists()) == (True, False), args
     assert "evilmod" not in sys.modules
-    text = " ".join("".join(capsys.readouterr()).split())
-    assert text.count("a rule of one's own, evilmod:X, not loaded; --trust loads it") == 4  # of the doctor
+    text, name = " ".join("".join(capsys.readouterr()).split()), "a rule of one's own, evilmod:X, not loaded; --trust"
+    assert text.count(f"{name} loads it") == 4  # of the doctor
     assert "trust_region: evilmod:X is not loaded, and so not checked before the run starts" in text
-    page = Path("report.html").read_text()
-    assert "Mine: a rule of one&#39;s own, evilmod:X, not loaded; --trust loads it." in page
+    assert f"Mine: {name} loads it.".replace("'", "&#39;") in Path("report.html").read_text()
 
 
-def test_two_rules_under_one_label_are_two_where_neither_is_loaded(here, tmp_path, capsys):
+def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_path, cli):
     for name, eps in (("one", 0.1), ("two", 0.2)):
-        (tmp_path / name).mkdir()
         for file in ("run.json", "metrics.jsonl"):
-            (tmp_path / name / file).write_bytes((here / "run" / file).read_bytes())
-        node = {"trust_region": {"type": "evilmod:X", "eps": eps}}
-        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(node))
-    assert main(["report", str(tmp_path)]) == 2
-    assert "label 'Mine' stands for another objective" in capsys.readouterr().err
+            write(tmp_path / name / file, (inside / "run" / file).read_bytes())
+        write(tmp_path / name / "config.yaml", {"trust_region": {"type": "evilmod:X", "eps": eps}})
+    assert "label 'Mine' stands for another objective" in cli.error("report", tmp_path)
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("args", [READING[0], *READING[3:7]], ids=lambda args: args[1].replace("/", "-"))
-def test_trust_imports_it(here, capsys, args):
+def test_trust_imports_it(inside, capsys, args):
     assert main([*args, "--trust"]) in (0, 1)
-    assert Path("ran").read_text() == "evilmod\n"
     shown = Path("report.html").read_text() if args[0] == "report" else capsys.readouterr().out
-    assert "not loaded" not in shown
-    if args[0] == "doctor":
-        assert "X(0.1)" in shown
+    assert (Path("ran").read_text(), "not loaded" in shown) == ("evilmod\n", False)
+    assert args[0] != "doctor" or "X(0.1)" in shown
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(here, monkeypatch):
     """A model whose folder has code in every place that transformers knows, and a recipe that trains it."""
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.chdir(tmp_path)
-    recipe.make(tmp_path)
-    mark, folder = str(tmp_path / "ran"), tmp_path / "model"
+    monkeypatch.setenv("HF_MODULES_CACHE", str(here / "modules"))
+    evil, folder = EVIL.format(mark=str(here / "ran")), recipe.make(here) / "model"
     classes = "from transformers import Qwen2Config as C, Qwen2ForCausalLM as M, PreTrainedTokenizerFast as T\n"
-    (folder / "evil.py").write_text(EVIL.format(mark=mark) + classes)
-    (folder / "custom_generate").mkdir()
-    (folder / "custom_generate/generate.py").write_text(EVIL.format(mark=mark) + "def generate(model, **more): ...\n")
+    write(folder / "evil.py", evil + classes)
+    write(folder / "custom_generate/generate.py", evil + "def generate(model, **more): ...\n")
     for name, auto in (
         ("config.json", {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}),
         ("tokenizer_config.json", {"AutoTokenizer": ["evil.T", "evil.T"]}),
     ):
-        values = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**values, "auto_map": auto}))
+        write(folder / name, json.loads((folder / name).read_text()) | {"auto_map": auto})
     return folder
 
 
-def train(home: Path, **trainer) -> int:
-    node = recipe.node(home, home / "out", rounds=1, trainer={"beta": 0.1, **trainer})
-    (home / "r.yaml").write_text(yaml.safe_dump(node))
-    return main(["train", "r.yaml"])
+def train(home: Path, **trainer) -> list[str]:
+    """The line that trains a recipe with these settings."""
+    write(home / "r.yaml", recipe.node(home, home / "out", rounds=1, trainer={"beta": 0.1, **trainer}))
+    return ["train", "r.yaml"]
 
 
-def test_no_code_of_a_models_folder_runs(model, capsys):
+def test_no_code_of_a_models_folder_runs(model, cli, capsys):
     """`beta` lets TRL load the model once more, as the reference."""
-    allowed = {"trust_remote_code": True}
+    home, allowed = model.parent, {"trust_remote_code": True}
     for settings in (
         allowed,
         {"model_init_kwargs": allowed},
         {"model_init_kwargs": json.dumps(allowed)},
         {"generation_kwargs": {"custom_generate": str(model), **allowed}},
     ):
-        assert train(model.parent, **settings) == 2
+        assert main(train(home, **settings)) == 2
         assert "error: trainer." in capsys.readouterr().err
         assert not Path("ran").exists(), settings
-    assert train(model.parent) == 0
-    assert main(["eval", "model", "--data", "lab", "-n", "1", "--max-tokens", "2", "--limit", "2"]) == 0
+    cli.out(*train(home))
+    cli.out("eval", "model", "--data", "lab", "-n", "1", "--max-tokens", "2", "--limit", "2")
     assert not Path("ran").exists()
 
 
 def test_no_kernel_that_a_models_folder_names_is_loaded(model, capsys):
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "attn_implementation": "evil/kernel"}))
-    said = "model {} cannot be loaded: its config.json has 'evil/kernel' as attn_implementation, a kernel of the "
-    assert train(model.parent) == 2
-    assert said.format(repr(str(model))) in capsys.readouterr().err
-    assert main(["eval", "model", "--data", "lab", "-n", "1"]) == 2
-    assert said.format("'model'") in capsys.readouterr().err
+    write(model / "config.json", {**config, "attn_implementation": "evil/kernel"})
+    said = "model {!r} cannot be loaded: its config.json has 'evil/kernel' as attn_implementation, a kernel of the "
+    for line, name in ((train(model.parent), str(model)), (["eval", "model", "--data", "lab", "-n", "1"], "model")):
+        assert main(line) == 2
+        assert said.format(name) in capsys.readouterr().err
 
 
-def test_a_recipe_that_sends_data_out_is_said_before_it_starts(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    monkeypatch.delenv("WANDB_ENTITY", raising=False)
-    monkeypatch.setattr("bandpo_runs.training.on_trl.run", lambda config, **more: print("IT STARTS") or tmp_path)
-    recipe.make(tmp_path)
-    for trainer, line in (
+@pytest.mark.parametrize(
+    ("trainer", "line"),
+    [
         ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"], "run_name": "[bold]"},
          "This run may send data to other machines, with the logins of this one: push_to_hub=True, "
          "hub_model_id=evil/x, report_to=['wandb'].\nIT STARTS\n"),
         ({"num_iterations": 1, "steps_per_generation": 1}, "To change one: key=value.\nIT STARTS\n"),
-    ):  # fmt: skip
-        monkeypatch.chdir(tmp_path)
-        assert train(tmp_path, **trainer) == 0
-        assert line in capsys.readouterr().out
+    ],
+)  # fmt: skip
+def test_a_recipe_that_sends_data_out_is_said_before_it_starts(here, cli, monkeypatch, trainer, line):
+    for name in ("WANDB_PROJECT", "WANDB_ENTITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("bandpo_runs.training.on_trl.run", lambda config, **more: print("IT STARTS") or here)
+    assert line in cli.out(*train(recipe.make(here), **trainer))
 
 
 def ran(folder: Path, command: list[str], path: str) -> tuple[str, str]:
@@ -208,14 +195,13 @@ def test_python_m_leaves_the_working_directory_out(folder):
 @pytest.mark.slow
 def test_an_empty_entry_of_pythonpath_leaves_it_out(folder, tmp_path):
     """All commands that read, in one process that is called as pip's script is; an empty entry comes first."""
-    script = tmp_path / "bandpo"
     code = "import sys\nfrom bandpo_runs.cli import main\n"
     code += f"for args in {READING!r}:\n    assert main(args) in (0, 1), args\n"
-    script.write_text(code + f"print([sys.path.count(place) for place in ('', {str(folder)!r})])\n")
+    code += f"print([sys.path.count(place) for place in ('', {str(folder)!r})])\n"
+    script = write(tmp_path / "bandpo", code)
     (folder / "sitecustomize.py").unlink()  # Python itself runs it, before any of us
     out, executed = ran(folder, [sys.executable, str(script)], f"{os.pathsep}{SOURCE}")
-    assert executed == ""
-    assert out.endswith("\n[0, 0]\n")
+    assert (executed, out.endswith("\n[0, 0]\n")) == ("", True)
 
 
 def test_an_entry_that_is_meant_stays(folder, tmp_path):
@@ -236,14 +222,14 @@ def test_an_entry_that_is_meant_stays(folder, tmp_path):
 @pytest.mark.slow
 def test_training_finds_a_rule_and_a_reward_in_the_working_directory_behind_all_others(tmp_path):
     """Under -m, too; and a file there that is called like a library takes its place nowhere."""
-    recipe.make(tmp_path)
-    mark = str(tmp_path / "ran")
-    for name in ("yaml", "torch", "trl", "datasets"):
-        (tmp_path / f"{name}.py").write_text(EVIL.format(mark=mark))
+    evil = EVIL.format(mark=str(tmp_path / "ran"))
     own = "def reward(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
-    (tmp_path / "own.py").write_text(EVIL.format(mark=mark) + CLASS + own)
-    node = recipe.node(tmp_path, tmp_path / "out", rounds=1, trust_region={"type": "own:X"}, reward="own:reward")
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump(node))
+    node = {"rounds": 1, "trust_region": {"type": "own:X"}, "reward": "own:reward"}
+    for name, content in {
+        **{f"{name}.py": evil for name in ("yaml", "torch", "trl", "datasets")},
+        "own.py": evil + CLASS + own,
+        "r.yaml": recipe.node(recipe.make(tmp_path), tmp_path / "out", **node),
+    }.items():
+        write(tmp_path / name, content)
     out, executed = ran(tmp_path, [sys.executable, "-m", "bandpo", "train", "r.yaml"], SOURCE)
-    assert out.endswith(f"{tmp_path / 'out'}\n")
-    assert executed == "own\n"
+    assert (out.endswith(f"{tmp_path / 'out'}\n"), executed) == (True, "own\n")

@@ -4,13 +4,21 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import recipe
+from commands import missing
+from disk import json_rows, write
+from rich.console import Console
 
-from bandpo_runs.cli import main
+from bandpo_runs.cli import show_training
+from bandpo_runs.reports import verdicts
+from bandpo_runs.toy import SCENES
+from bandpo_runs.training import on_trl
 from bandpo_runs.training.on_trl import HELD_OUT
 from bandpo_runs.training.shared_prompts import SharedPrompts
+from bandpo_runs.training.side_by_side import plan
 
 LINE = ["train", "./model", "--data", "rows.jsonl", "--reward", "test_train:share_of_even", "--rounds", "2"]
 LINE += [
@@ -29,124 +37,186 @@ def share_of_even(completions, **columns):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.chdir(recipe.make(tmp_path))
-    rows = [{"question": " ".join("ab"[i >> bit & 1] for bit in range(7)), "answer": "a"} for i in range(80)]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = [" ".join("ab"[i >> bit & 1] for bit in range(7)) for i in range(80)]
+    write("rows.jsonl", [{"question": question, "answer": "a"} for question in questions])
     return tmp_path
 
 
-def lines_of(capsys):
-    return capsys.readouterr().out.splitlines()
-
-
-def test_a_model_learns_from_a_file(home, capsys):
-    Path("runs/model/band-kl-0.05").mkdir(parents=True)
-    Path("runs/model/band-kl-0.05/report.md").write_text("# My report, and no prepared data\n")
-    assert main(LINE) == 0
-    out = lines_of(capsys)
-    folder = Path(out[-1])
-    assert folder == Path("runs/model/band-kl-0.05")
-    for start in ("before  held-out reward ", "round 1 of 2  reward 0.", "round 2 of 2  held-out reward", "Machine:"):
-        assert any(line.startswith(start) for line in out), start
-    (round_1,) = [line for line in out if line.startswith("round 1 of 2  reward")]
-    assert re.search(r"clipped .* min left$", round_1)
-    evaluations = [json.loads(line) for line in (folder / HELD_OUT).read_text().splitlines()]
-    assert [each["step"] for each in evaluations] == [0, 4, 8]
-    assert all(len(each["scores"]) == 4 and len(each["answers"]) == 3 for each in evaluations)
-    (result,) = [line for line in out if line.startswith("Reward on 4 held-out questions: ")]
+def test_a_model_learns_from_a_file(home, cli):
+    folder = Path("runs/model/band-kl-0.05")
+    write(folder / "report.md", "# My report, and no prepared data\n")
+    text = cli.out(*LINE)
+    evaluations = json_rows(folder / HELD_OUT)
+    assert [(each["step"], len(each["scores"]), len(each["answers"])) for each in evaluations] == [
+        (0, 4, 3), (4, 4, 3), (8, 4, 3)
+    ]  # fmt: skip
     before, after = (sum(each["scores"].values()) / 4 for each in (evaluations[0], evaluations[-1]))
-    assert re.search(rf": {before:.3f} \[.*, {after:.3f} \[", result)
-    question = evaluations[0]["answers"][0][0].removesuffix(" =")
-    place = out.index(f"  {question}")
-    assert out[place + 1] == f"    before: {' '.join(evaluations[0]['answers'][0][1].split())}".rstrip()
-    assert any(line.startswith("The rule clipped") for line in out)
-    assert f"Curves: {folder / 'report.html'}" in out
+    question, answer, *_ = evaluations[0]["answers"][0]
+    for line in (
+        "before  held-out reward ", "round 1 of 2  reward 0.*clipped .* min left$", "round 2 of 2  held-out reward",
+        "Machine:", rf"Reward on 4 held-out questions: {before:.3f} \[.*, {after:.3f} \[", "The rule clipped",
+        f"  {question.removesuffix(' =')}\n    before: {' '.join(answer.split())}".rstrip(),
+        f"Curves: {folder / 'report.html'}$", ".*--rule grpo -o runs/model/grpo-seed0", rf"{folder}\n\Z",
+    ):  # fmt: skip
+        assert re.search(f"^{line}", text, re.MULTILINE), line
     assert "<svg" in (folder / "report.html").read_text()
-    assert any("--rule grpo -o runs/model/grpo-seed0" in line for line in out)
-
-    assert main(LINE) == 2  # nothing is lost
-    assert f"{folder} already holds a run, which is finished; choose another output" in capsys.readouterr().err
-    assert main([*LINE, "--resume"]) == 0
-    assert f"{folder} is finished; nothing to resume" in lines_of(capsys)
+    again = f"{folder} already holds a run, which is finished; choose another output"
+    assert again in cli.error(*LINE)  # nothing is lost
+    assert f"{folder} is finished; nothing to resume\n" in cli.out(*LINE, "--resume")
 
 
-def test_what_was_chosen_before_holds_for_a_resumed_run(home, capsys, monkeypatch):
-    assert main(LINE) == 0
+def test_what_was_chosen_before_holds_for_a_resumed_run(home, cli):
+    cli.out(*LINE)
     chosen = Path("runs/model/band-kl-0.05/config.yaml")
-    chosen.write_text(chosen.read_text().replace("gradient_accumulation_steps: 1", "gradient_accumulation_steps: 2"))
-    chosen.write_text(chosen.read_text().replace("steps_per_generation: 4", "steps_per_generation: 8"))
-    assert main([*LINE, "--resume"]) == 0  # not "other settings", as where another program takes memory now
-    assert main([*LINE, "--resume", "trainer.steps_per_generation=12"]) == 2
-    assert "was started with other settings (trainer.steps_per_generation)" in capsys.readouterr().err
+    for name, now, other in (("gradient_accumulation_steps", 1, 2), ("steps_per_generation", 4, 8)):
+        write(chosen, chosen.read_text().replace(f"{name}: {now}", f"{name}: {other}"))
+    cli.out(*LINE, "--resume")  # not "other settings", as where another program takes memory now
+    error = cli.error(*LINE, "--resume", "trainer.steps_per_generation=12")
+    assert "was started with other settings (trainer.steps_per_generation)" in error
 
 
-def test_lora_leaves_adapters(home, capsys):
-    assert (
-        main([*LINE, "--lora", "--rule", "grpo", "-o", "out"]),
-        lines_of(capsys)[-1],
-        json.loads(Path("out/model/adapter_config.json").read_text())["r"],
-    ) == (0, "out", 16)
+def test_lora_leaves_adapters(home, cli):
+    assert cli.out(*LINE, "--lora", "--rule", "grpo", "-o", "out").endswith("\nout\n")
+    assert json.loads(Path("out/model/adapter_config.json").read_text())["r"] == 16
 
 
-def test_where_it_cannot_train_as_trl_does_trl_trains(home, capsys, monkeypatch):
-    def refuse(*some, **named):
-        raise AssertionError
-
-    monkeypatch.setattr(SharedPrompts, "__init__", refuse)
-    assert main([*LINE, "trainer.beta=0.01"]) == 0
-    assert "TRL samples and scores the answers, which takes longer: beta adds a penalty" in lines_of(capsys)
+def test_where_it_cannot_train_as_trl_does_trl_trains(home, cli, monkeypatch):
+    monkeypatch.setattr(SharedPrompts, "__init__", lambda *some, **named: pytest.fail("it trains"))
+    why = "TRL samples and scores the answers, which takes longer: beta adds a penalty\n"
+    assert why in cli.out(*LINE, "trainer.beta=0.01")
 
 
-def test_without_a_model_it_is_the_recipe_that_ships(calls_of_train):
-    assert main(["train"]) == 0
-    assert main(["train", "--rounds", "2", "--rule", "grpo", "seed=3"]) == 0
-    assert main(["train", "Qwen/Qwen3-0.6B", "--data", "openai/gsm8k"]) == 0
-    assert main(["train", "--data", "a.csv", "model=./mine"]) == 0
-    assert main(["train", "data.eval_size=16"]) == 0
-    first, second, third, fourth, fifth = calls_of_train
-    assert {Path(each[0]).name for each in (first, second, fifth)} == {"smollm2.yaml"}
-    assert second[1] == ["seed=3", 'trust_region="grpo"', "rounds=2"]
-    assert third[:2] == (None, ['model="Qwen/Qwen3-0.6B"', 'data.source="hub"', 'data.path="openai/gsm8k"'])
-    assert fourth[:2] == (None, ["model=./mine", 'data.source="file"', 'data.path="a.csv"'])
+HUB = ['model="Qwen/Qwen3-0.6B"', 'data.source="hub"', 'data.path="openai/gsm8k"']
+TAKEN = {  # the recipe and the settings of a line
+    "train": ("smollm2.yaml", []),
+    "train --rounds 2 --rule grpo seed=3": ("smollm2.yaml", ["seed=3", 'trust_region="grpo"', "rounds=2"]),
+    "train Qwen/Qwen3-0.6B --data openai/gsm8k": (None, HUB),
+    "train --data a.csv model=./mine": (None, ["model=./mine", 'data.source="file"', 'data.path="a.csv"']),
+    "train data.eval_size=16": ("smollm2.yaml", ["data.eval_size=16"]),
+}
 
 
-@pytest.fixture
-def calls_of_train(monkeypatch):
-    from bandpo_runs.cli import show_training
-
+@pytest.mark.parametrize("line", TAKEN)
+def test_without_a_model_it_is_the_recipe_that_ships(monkeypatch, cli, line):
     calls = []
     monkeypatch.setattr(show_training, "train_and_show", lambda *given: calls.append(given))
-    return calls
+    cli.out(*line.split())
+    ((path, settings, *_),) = calls
+    assert (path and Path(path).name, settings) == TAKEN[line]
 
 
 def test_the_outcome_says_what_was_learned(capsys):
     """With intervals by hand: of shares, one right and one wrong question more; of gains, Student's."""
-    from types import SimpleNamespace
-
-    from bandpo_runs.cli import show_training
-
     config = SimpleNamespace(reward="last-number", data=SimpleNamespace(template="<{prompt}>"))
     before = {"scores": dict(enumerate([0.0, 0.0, 1.0, 0.0] * 25)), "answers": [["<1 + 1>", "3"]]}
     after = {"scores": dict(enumerate([1.0, 0.0, 1.0, 1.0] * 25)), "answers": [["<1 + 1>", "2,\n yes"]]}
     after["scores"][100] = 1.0  # which was not scored before
     show_training._show_held_out(before, after, config)
-    _, result, *answers = capsys.readouterr().out.splitlines()
-    assert result == (
+    assert capsys.readouterr().out.splitlines()[1:] == [
         "Right on 100 held-out questions: 25.0 % [16.9, 34.1] before, 75.0 % [65.9, 83.1] after: +50.0 points "
-        "[+40.0, +60.0]."
+        "[+40.0, +60.0].",
+        "  1 + 1", "    before: 3", "    after:  2, yes",
+    ]  # fmt: skip
+
+
+def test_half_a_line_of_a_killed_evaluation_is_cut_off(home, cli):
+    folder = Path(cli.out(*LINE).splitlines()[-1])
+    first, *_ = json_rows(folder / HELD_OUT)
+    write(folder / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": False})
+    write(folder / HELD_OUT, json.dumps(first) + '\n{"step": 4, "sco')
+    shutil.rmtree(folder / "checkpoints")  # the evaluation comes before it
+    cli.out(*LINE, "--resume")
+    again, *_, last = json_rows(folder / HELD_OUT)
+    assert (again, last["step"]) == (first, 8)
+
+
+# ---- what the commands print
+
+
+ROW = {"round": 3, "reward": 0.25, "lab/work": 0.5, "entropy": 1.2345, "clip/fraction": 0.0123}
+
+
+@pytest.mark.parametrize(
+    ("row", "seconds", "reward", "line"),
+    [
+        (ROW | {"clip/tail_high_share": 0.6}, [10.0, 20.0], "mine:score",
+         "round  3 of 30  reward 0.250  work 0.500  entropy 1.23  clipped 1.23 %  20 s  about 6.8 min left"),
+        ({"round": 1, "reward": None, "clip/fraction": 0.0}, [2.0], "mine:score",
+         "round  1 of 30  reward -  clipped 0.00 %  2 s  about 1.0 min left"),
+        ({"round": 0, "eval/reward": 0.5}, [], "mine:score", "before  held-out reward 0.500"),
+        ({"round": 4, "eval/reward": 0.5}, [], "math", "round  4 of 30  held-out right 50.0 %"),
+    ],
+)  # fmt: skip
+def test_a_line_has_what_the_row_has(row, seconds, reward, line):
+    config = SimpleNamespace(rounds=30, reward=reward, data=SimpleNamespace(eval_path=None))
+    assert show_training._line(row, config, seconds) == line
+
+
+def test_a_row_of_the_lab_fits_80_columns(tmp_path):
+    (job,) = plan(
+        "tail",
+        ["{type: relaxed, inner: {type: band}, outer: {type: clip, eps_low: 0.25, eps_high: 0.29}}"],
+        [12345],
+        tmp_path,
+        {"rounds": 1000},
     )
-    assert answers == ["  1 + 1", "    before: 3", "    after:  2, yes"]
+    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0}
+    head = show_training._LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
+    for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
+        assert len(line) <= 80
+    assert show_training._lab_row(job, row).split()[-6:] == ["999/1000", "1.000", "1.000", "12.35", "100.00", "-"]
 
 
-def test_half_a_line_of_a_killed_evaluation_is_cut_off(home, capsys):
-    assert main(LINE) == 0
-    folder = Path(lines_of(capsys)[-1])
-    whole = (folder / HELD_OUT).read_text()
-    info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**info, "finished": False}))
-    first, _, _ = whole.splitlines(keepends=True)
-    (folder / HELD_OUT).write_text(first + '{"step": 4, "sco')
-    for checkpoint in (folder / "checkpoints").glob("checkpoint-*"):
-        shutil.rmtree(checkpoint)  # the evaluation comes before it
-    assert main([*LINE, "--resume"]) == 0
-    rows = [json.loads(line) for line in (folder / HELD_OUT).read_text().splitlines()]
-    assert (rows[0], rows[-1]["step"]) == (json.loads(first), 8)
+def test_brackets_in_a_name_are_no_markup(here, monkeypatch, capsys):
+    def run(config, *, say, **named):
+        say(f"going on in {config.output}")
+        return write(Path(config.output, "metrics.jsonl"), '{"step": 1, "clip/fraction": 0.01}\n').parent
+
+    monkeypatch.setattr(on_trl, "run", run)
+    show_training.train_and_show(None, ["scene=tail", "label='mine [/x]'", "output='[runs]'"], False, "bandpo train")
+    lines = capsys.readouterr().out.splitlines()
+    begin = [
+        "mine [/x] on lab, 30 rounds of 64 steps, in [runs]",
+        'Band("kl", 0.05): a token of probability 0.5 may go from 0.3458 to 0.6542, one of 0.001 up',
+        "going on in [runs]",
+        "The rule clipped at most 1 % of tokens in 1 row (",
+    ]
+    assert [line[: len(text)] for line, text in zip(lines, begin, strict=False)] == begin
+
+
+def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, capsys):
+    """The runs are replaced by rows; everything after them is real."""
+
+    def fake(jobs, *, on_row, **named):
+        for job in jobs:
+            rows = [{"step": 64 * r, "round": r, "reward": 0.1 * r, "lab/work": 0.1 * r, "entropy": 1} for r in (1, 2)]
+            facts = {
+                "label": job.config.label, "method": job.name, "seed": job.config.seed, "scene": "tail", "rounds": 2,
+                "learning_rate": 5e-6, "steps_per_round": 64, "finished": True, "command": "bandpo lab", "versions": {},
+                "commit": None, "started": "2026-01-01T00:00:00+00:00", "wall_seconds": 1.0,
+            }  # fmt: skip
+            for name, content in {
+                "config.yaml": job.config.to_yaml(),
+                "metrics.jsonl": rows,
+                "run.json": facts,
+            }.items():
+                write(job.folder / name, content)
+            on_row(job, rows[-1])
+        return [job.folder for job in jobs]
+
+    monkeypatch.setattr(show_training, "run_all", fake)
+    monkeypatch.setattr(show_training, "console", Console(width=200))
+    show_training.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
+    out, page = capsys.readouterr().out, tmp_path / "report-tail.html"
+    assert out.endswith(f"\n{page}\n")
+    assert "<svg" in page.read_text()
+    assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
+    assert not missing(
+        out, "about 1 min", "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n",
+        "Too few pairs of seeds (1)", "Other scenes: --scene ",
+        "what a clip costs a rare strategy, not what it protects.",
+    )  # fmt: skip
+
+
+def test_every_scene_has_its_words():
+    assert SCENES.keys() == verdicts.SCENES.keys() == verdicts.LIMITS.keys()

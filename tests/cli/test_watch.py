@@ -1,7 +1,5 @@
 """`bandpo watch`: what it says of logs that the tests write, with a clock that the tests move."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -9,13 +7,15 @@ import os
 import re
 from unittest import mock
 
+import disk
 import numpy as np
 import pytest
+from commands import missing
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bandpo_runs.cli import main, show_watch
+from bandpo_runs.cli import show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
 from bandpo_runs.files.logs import renamed
 from bandpo_runs.reports.panels import PANELS
@@ -35,9 +35,7 @@ def ours(step, reward=0.5, entropy=0.4, **more):
 
 
 def write(path, rows, age=0.0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return aged(path, age)
+    return aged(disk.write(path, rows), age)
 
 
 def aged(path, age):
@@ -45,10 +43,10 @@ def aged(path, age):
     return path
 
 
-def run_of_ours(folder, rows, *, label="Band-KL 0.05", seed=0, finished=False, age=0.0):
+def run_of_ours(folder, rows, *, label="Band-KL 0.05", seed=0, finished=False, age=0.0, **more):
     write(folder / "metrics.jsonl", rows, age)
     info = {"label": label, "seed": seed, "finished": finished, "learning_rate": 1e-5, "rounds": 48}
-    (folder / "run.json").write_text(json.dumps(info))
+    disk.write(folder / "run.json", info | more)
     return folder
 
 
@@ -123,47 +121,38 @@ def test_a_run_that_was_killed_has_stopped_writing(tmp_path):
     assert [run.state for run in watch.look(NOW + 9000)] == ["finished"]
 
 
-def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, capsys):
-    folder = run_of_ours(tmp_path / "run", [ours(1), ours(2, loss=None)])
+def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, cli, capsys):
+    rows, stopped = [ours(1), ours(2, loss=None)], {"stopped": "step 33: weights are not finite"}
+    folder = run_of_ours(tmp_path / "run", rows)
     (run,) = looked(folder)
-    assert (run.state, len(run.notes)) == ("running", 1)
-    assert run.notes[0].startswith("Numbers are not finite: loss in 1 row, first at step 32; `bandpo doctor ")
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**facts, "stopped": "step 33: weights are not finite"}))
-    (stopped,) = looked(folder, now=NOW + 9000)
-    assert (stopped.state, stopped.notes) == ("stopped", (*run.notes, "Why: step 33: weights are not finite"))
+    (note,) = run.notes
+    lost = "Numbers are not finite: loss in 1 row, first at step 32; `bandpo doctor "
+    assert (run.state, note[: len(lost)]) == ("running", lost)
+    run_of_ours(folder, rows, **stopped)
+    (run,) = looked(folder, now=NOW + 9000)
+    assert (run.state, run.notes) == ("stopped", (note, "Why: step 33: weights are not finite"))
     followed([folder], Clock(lambda: pytest.fail("it goes on")))
-    assert "round 2 of 48" in (out := capsys.readouterr().out)
-    assert "stopped, as its numbers were not finite" in out
-    write_page(tmp_path / "page.html", [stopped], NOW)
+    assert not missing(capsys.readouterr().out, "round 2 of 48", "stopped, as its numbers were not finite")
+    write_page(tmp_path / "page.html", [run], NOW)
     assert 'class="alarm"><b>Band-KL' in (tmp_path / "page.html").read_text()
-    (folder / "metrics.jsonl").write_text("")  # before its first row
-    assert main(["watch", str(folder), "--once"]) == 0
+    run_of_ours(folder, [], **stopped)  # before its first row
+    cli.out("watch", folder, "--once")
 
 
 def test_a_run_is_waited_for_and_its_log_may_go(tmp_path):
-    folder, states = tmp_path / "later", []
+    folder, nothing, early = tmp_path / "later", "nothing yet", "too early"
     watch = Watch([str(folder)])
-
-    def look():
+    for happens, state in (
+        (lambda: None, ("waiting", nothing, "")),
+        (lambda: run_of_ours(folder, []), ("waiting", nothing, "")),
+        (lambda: run_of_ours(folder, [ours(1)]), ("running", "round 1 of 48", early)),
+        ((folder / "metrics.jsonl").unlink, ("gone", "round 1 of 48", early)),
+        (lambda: run_of_ours(folder, [ours(1), ours(2)]), ("running", "round 2 of 48", early)),
+    ):
+        happens()
         (run,) = watch.look(NOW)
-        states.append((run.state, run.now, run.on_collapse[:9]))
-        return run
-
-    look()
-    run_of_ours(folder, [])
-    look()
-    run_of_ours(folder, [ours(1)])
-    look()
-    (folder / "metrics.jsonl").unlink()
-    assert PANELS["reward"].last(look()) == 0.5
-    run_of_ours(folder, [ours(1), ours(2)])
-    look()
-    nothing, early = "nothing yet", "too early"
-    assert states == [
-        ("waiting", nothing, ""), ("waiting", nothing, ""), ("running", "round 1 of 48", early),
-        ("gone", "round 1 of 48", early), ("running", "round 2 of 48", early),
-    ]  # fmt: skip
+        assert (run.state, run.now, run.on_collapse[:9]) == state
+        assert state[0] == "waiting" or PANELS["reward"].last(run) == 0.5
 
 
 ODD = st.one_of(
@@ -194,14 +183,15 @@ def two(tmp_path):
 
 def test_of_one_run_all_is_shown(two):
     lines = drawn(looked(two[0]), 80).splitlines()
-    assert lines[0] == "Band-KL 0.05, seed 0"
-    assert lines[1].startswith("round 40 of 48, has stopped writing: last line 50 min ago")
+    begin = ["Band-KL 0.05, seed 0", "round 40 of 48, has stopped writing: last line 50 min ago"]
+    assert [line[: len(text)] for line, text in zip(lines, begin, strict=False)] == begin
     assert any("▁▁▂▂" in line for line in lines)
     rows = {line[:15].strip(): line[15:26].strip() for line in lines if re.match(r"(  )?[a-zKP]", line)}
-    assert {name: rows.get(name) for name in ("reward", "above", "below", "tail share", "log r max", "log r min")} == {
+    shown = {
         "reward": "0.400", "above": "2.00 %", "below": "1.00 %", "tail share": "40.0 %", "log r max": "1.50",
         "log r min": "-2.00",
     }  # fmt: skip
+    assert rows | shown == rows
 
 
 @pytest.mark.parametrize(
@@ -256,13 +246,11 @@ def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_t
     assert [line.partition(":")[0] for line in rest if "ago" in line] == ["Band-KL 0.05, seed 0"]
 
 
-def test_a_terminal_without_colours_gets_none(two, monkeypatch):
-    seen = looked(*two)
-    monkeypatch.delenv("NO_COLOR", raising=False)
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_a_terminal_without_colours_gets_none(two, monkeypatch, no_colour):
+    monkeypatch.setenv("NO_COLOR", no_colour)
     monkeypatch.setenv("TERM", "xterm")
-    assert "\x1b[31m" in drawn(seen, 80, colour=True) or "\x1b[1;31m" in drawn(seen, 80, colour=True)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(r"\x1b\[[\d;]*3\d", drawn(seen, 80, colour=True))
+    assert bool(re.search(r"\x1b\[[\d;]*3\d", drawn(looked(*two), 80, colour=True))) == (not no_colour)
 
 
 class Clock:
@@ -287,11 +275,11 @@ def followed(given, clock, **options):
 
 
 def test_elsewhere_than_on_a_terminal_a_line_is_printed_for_what_is_new(tmp_path, capsys):
-    folder = run_of_ours(tmp_path / "run", [ours(1)])
+    folder, rows = run_of_ours(tmp_path / "run", [ours(1)]), [ours(1), ours(2, reward=0.75)]
     clock = Clock(
         lambda: None,
-        lambda: run_of_ours(folder, [ours(1), ours(2, reward=0.75)]),
-        lambda: run_of_ours(folder, [ours(1), ours(2, reward=0.75)], finished=True),
+        lambda: run_of_ours(folder, rows),
+        lambda: run_of_ours(folder, rows, finished=True),
         lambda: pytest.fail("it goes on when all is finished"),
     )
     followed([folder], clock)
@@ -315,15 +303,13 @@ def test_a_signal_ends_it_as_a_signal_and_the_user_without_an_error(tmp_path):
 
 def test_the_page_loads_itself_again_until_the_end(two, tmp_path, capsys):
     page, pages = tmp_path / "new" / "page.html", []
-    clock = Clock(lambda: pages.append(page.read_text()))
-    followed(two, clock, html=page)
-    assert '<meta http-equiv="refresh" content="10">' in pages[0]
-    assert 'http-equiv="refresh"' not in page.read_text()
-    assert "It is not updated any more." in page.read_text()
-    for text in pages[0], page.read_text():
-        assert "round 40 of 48, has stopped writing: last line" in text
-        assert "&lt;script&gt; of a very long name, number, seed 7" in text
-        assert "<svg" in text
+    followed(two, Clock(lambda: pages.append(page.read_text())), html=page)
+    pages.append(page.read_text())
+    assert [text.count('<meta http-equiv="refresh" content="10">') for text in pages] == [1, 0]
+    assert "It is not updated any more." in pages[1]
+    for text in pages:
+        standing = "round 40 of 48, has stopped writing: last line"
+        assert not missing(text, standing, "&lt;script&gt; of a very long name, number, seed 7", "<svg")
         assert "<script" not in text.split("<body>")[1]
         assert "http" not in re.sub('http-equiv|xmlns[:a-z]*="[^"]*"|xlink:href="#[^"]*"', "", text)
     assert str(page) in capsys.readouterr().out
@@ -352,15 +338,13 @@ def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):
     assert looks == [0, 2.1, 7.2]  # every 2 s, or fifty times as long as a look
 
 
-def test_once_and_json(two, capsys, tmp_path):
-    assert main(["watch", *map(str, two), str(tmp_path / "none"), "--once"]) == 0  # the others are shown
-    assert not {"none", "Band-KL"} - {*re.split(r"\s+", capsys.readouterr().out)}
-    assert main(["watch", f"mine={two[0]}", "--json"]) == 0
-    (data,) = json.loads(capsys.readouterr().out)
-    numbers = data.pop("numbers")
+def test_once_and_json(two, cli, tmp_path):
+    words = cli.out("watch", *two, tmp_path / "none", "--once").split()
+    assert {"none", "Band-KL"} <= {*words}  # the others are shown
+    (data,) = cli.json("watch", f"mine={two[0]}", "--json")
     expected = {"label": "mine", "state": "silent", "round": 40, "end": 48, "collapsed": False}
-    assert {name: data[name] for name in expected} == expected
-    assert (numbers["clip/fraction"], numbers["reward"]) == pytest.approx((0.03, 0.4))
+    assert data | expected == data
+    assert [data["numbers"][name] for name in ("clip/fraction", "reward")] == pytest.approx([0.03, 0.4])
 
 
 @pytest.mark.parametrize(
@@ -373,10 +357,6 @@ def test_once_and_json(two, capsys, tmp_path):
         (["none", "--silent", "x"], "must be a positive number of minutes, got 'x'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(arguments, words, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "trainer_state.json").write_text('{"log_history": [')
-    assert main(["watch", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.splitlines()) == 1
+def test_what_is_wrong_is_told_in_a_line(arguments, words, cli, here):
+    disk.write("trainer_state.json", '{"log_history": [')
+    assert words in cli.error("watch", *arguments)

@@ -4,16 +4,19 @@ import dataclasses
 import math
 from pathlib import Path
 
+import disk
 import pytest
 import recipe
 import yaml
+from commands import refusal
+from transformers import Qwen2Config, Qwen2VLConfig
 
 from bandpo import Band, Clip, Objective, objective
-from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig
-from bandpo.losses.notation import short_node
-from bandpo_runs import config
+from bandpo.notation import short_node
+from bandpo_runs import config, toy
 from bandpo_runs.config.recipe import FIXED, RESERVED, build, load
+from bandpo_runs.config.trust import ALLOWED, check_attention, sent_away
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.side_by_side import plan
 
@@ -21,18 +24,13 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @pytest.fixture
-def node(tmp_path):
-    return recipe.node(tmp_path, tmp_path / "run", trust_region={"type": "band", "divergence": "kl", "delta": 0.05})
+def write(tmp_path):
+    return lambda name, content: disk.write(tmp_path / name, content)
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
-        return path
-
-    return write
+def node(tmp_path):
+    return recipe.node(tmp_path, tmp_path / "run", trust_region={"type": "band", "divergence": "kl", "delta": 0.05})
 
 
 # ---- mistakes
@@ -50,10 +48,8 @@ def write(tmp_path):
     ],
 )
 def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setting, message):
-    with pytest.raises(UserError) as caught:
-        load(write("r.yaml", node), [setting])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    why = refusal(load, write("r.yaml", node), [setting])
+    assert (message in why, "\n" in why) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +69,9 @@ def test_an_unknown_key_is_an_error_that_suggests_the_nearest(write, node, setti
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node, setting, start):
-    with pytest.raises(UserError) as caught:
-        load(write("r.yaml", node), [setting])
-    assert str(caught.value).startswith(start)
-    value = yaml.safe_load(setting.partition("=")[2])
-    assert repr(value) in str(caught.value)
+    why = refusal(load, write("r.yaml", node), [setting])
+    assert why.startswith(start)
+    assert repr(yaml.safe_load(setting.partition("=")[2])) in why
 
 
 @pytest.mark.parametrize(
@@ -103,18 +97,15 @@ def test_a_wrong_value_is_an_error_that_names_the_key_and_the_value(write, node,
     ],
 )
 def test_settings_that_cannot_go_together_are_an_error_that_names_them(write, node, settings, message):
-    with pytest.raises(UserError) as caught:
-        load(write("r.yaml", node), settings)
-    assert message in str(caught.value)
+    assert message in refusal(load, write("r.yaml", node), settings)
 
 
 @pytest.mark.parametrize("key", [*RESERVED, *FIXED])
 def test_a_trainer_key_that_bandpo_sets_is_refused_with_the_reason(node, key):
     node["trainer"][key] = True
-    with pytest.raises(UserError) as caught:
-        build(node)
+    why = refusal(build, node)
     fixed = f"trainer.{key} cannot be set, got True: {FIXED.get(key)}; leave it out"
-    assert str(caught.value) == (fixed if key in FIXED else f"trainer.{key} is set by {RESERVED[key]}; remove it")
+    assert why == (fixed if key in FIXED else f"trainer.{key} is set by {RESERVED[key]}; remove it")
 
 
 def test_reserved_trainer_keys_exist_and_their_replacements_too():
@@ -136,26 +127,20 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
     ],
 )
 def test_a_recipe_that_cannot_be_read_is_one_line(write, content, message):
-    with pytest.raises(UserError) as caught:
-        load(write("r.yaml", content))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    why = refusal(load, write("r.yaml", content))
+    assert message in why
+    assert "\n" not in why
 
 
-def test_a_missing_recipe_is_named_with_the_nearest(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_recipe_is_named_with_the_nearest(write, here):
     write("band-kl.yaml", "rounds: 1")
     for name, near in ("no/such.yaml", ""), ("band_kl.yaml", ", did you mean 'band-kl.yaml'?"):
-        with pytest.raises(UserError) as raised:
-            load(name)
-        assert str(raised.value) == f"recipe {tmp_path / name} does not exist{near}"
+        assert refusal(load, name) == f"recipe {here / name} does not exist{near}"
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "model.x=3", "rounds=[3"])
 def test_an_override_that_sets_nothing_is_an_error_that_shows_it(write, node, text):
-    with pytest.raises(UserError) as caught:
-        load(write("r.yaml", node), [text])
-    assert text.partition("=")[0] in str(caught.value)
+    assert text.partition("=")[0] in refusal(load, write("r.yaml", node), [text])
 
 
 # ---- numbers, overrides, inheritance
@@ -181,23 +166,25 @@ def test_overrides_reach_into_nodes_and_leave_the_rest(write, node):
 def test_a_rule_may_be_an_objective(write, node):
     clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
     node["trust_region"] = {"type": "objective", "trust_region": clip, "surrogate": ["mask", "clip"]}
-    result = load(write("r.yaml", node), ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
+    file = write("r.yaml", node)
+    result = load(file, ["trust_region.trust_region.eps_high=0.28", "trust_region.dual_clip=3"])
     assert result.objective == Objective(Clip(0.2, 0.28), surrogate=("mask", "clip"), dual_clip=3.0)
     assert build(yaml.safe_load(result.to_yaml())).objective == result.objective
-    with pytest.raises(UserError, match=r"^trust_region: dual_clip must be None for surrogate = 'weight'"):
-        load(write("r.yaml", node), ["trust_region.dual_clip=3", "trust_region.surrogate=weight"])
-    with pytest.raises(UserError, match=r"^trust_region: unknown key 'surogate' in objective, did you mean 'surr"):
-        load(write("r.yaml", node), ["trust_region.surogate=mask"])
+    for settings, why in (
+        (
+            ["trust_region.dual_clip=3", "trust_region.surrogate=weight"],
+            "dual_clip must be None for surrogate = 'weigh",
+        ),
+        (["trust_region.surogate=mask"], "unknown key 'surogate' in objective, did you mean 'surr"),
+    ):
+        assert refusal(load, file, settings).startswith(f"trust_region: {why}")
 
 
-def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node, tmp_path):
-    (tmp_path / "sub").mkdir()
+def test_a_base_is_a_start_of_which_the_recipe_changes_what_it_names(write, node):
     write("base.yaml", node)
     write("sub/middle.yaml", {"base": "../base.yaml", "trainer": {"learning_rate": 1e-4}, "rounds": 9})
-    result = load(write("sub/top.yaml", "base: middle.yaml\nrounds: 3"))
-    assert result.rounds == 3
-    assert result.trainer == {**build(node).trainer, "learning_rate": 1e-4}
-    assert result.data == build(node).data
+    result, own = load(write("sub/top.yaml", "base: middle.yaml\nrounds: 3")), build(node)
+    assert (result.rounds, result.trainer, result.data) == (3, {**own.trainer, "learning_rate": 1e-4}, own.data)
 
 
 def test_a_rule_replaces_that_of_the_base_whole(write, node):
@@ -208,10 +195,8 @@ def test_a_rule_replaces_that_of_the_base_whole(write, node):
 
 def test_a_scene_of_the_lab_sets_what_the_recipe_does_not():
     result = build({"trainer": {"learning_rate": 1.0}})
-    assert result.scene == "tail"
-    assert (result.model, result.data.source, result.reward) == ("lab", "lab", "lab")
-    assert result.trainer["learning_rate"] == 1.0
-    assert result.trainer["num_iterations"] == 4
+    assert (result.scene, result.model, result.data.source, result.reward) == ("tail", "lab", "lab", "lab")
+    assert (result.trainer["learning_rate"], result.trainer["num_iterations"]) == (1.0, 4)
     assert build({"scene": "storm"}).trainer["num_iterations"] == 8
 
 
@@ -223,8 +208,7 @@ def test_no_is_a_strategy_though_yaml_takes_it_for_a_truth_value(node):
 def test_a_round_is_counted_in_optimizer_steps_and_in_prompts(node):
     node["trainer"] |= {"steps_per_generation": 6, "num_iterations": 2, "gradient_accumulation_steps": 4}
     result = build(node)
-    assert result.steps_per_round == 3
-    assert result.prompts_per_round == 8 * 6 // 4
+    assert (result.steps_per_round, result.prompts_per_round) == (3, 8 * 6 // 4)
 
 
 def test_the_label_is_made_from_the_rule_where_there_is_none(node):
@@ -254,8 +238,7 @@ def test_the_label_is_made_from_the_rule_where_there_is_none(node):
 def test_a_rule_has_one_name_whether_a_method_a_node_or_a_recipe(tmp_path, method, label):
     node = yaml.safe_dump(short_node(dataclasses.replace(objective(method), aggregation=None)))
     by_name, by_node = (plan("tail", [text], [0], tmp_path)[0] for text in (method, node))
-    assert by_name == by_node
-    assert by_name.config.label == label
+    assert (by_name, by_name.config.label) == (by_node, label)
     for path in RECIPES.glob(f"*/{method}.yaml"):
         assert load(path).label == label
 
@@ -313,37 +296,26 @@ def test_the_recipes_of_a_folder_differ_in_nothing_but_the_rule(folder):
         assert {key for key, value in other if value != getattr(first, key)} == {"label", "trust_region", "output"}
 
 
-def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch):
+def test_a_recipe_for_a_real_model_trains_a_small_one(tmp_path, monkeypatch, write):
     """recipes/trl/band-kl.yaml with its data form, reward and rule, and smaller sizes."""
-    recipe.make(tmp_path)
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = recipe.make(tmp_path) / "model"
+    tokenizer = toy.tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}="
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "train.jsonl").write_text('{"prompt": "a b", "answer": 7}\n{"prompt": "c d", "answer": "8"}\n')
+    tokenizer.save_pretrained(model)
+    rows = write("train.jsonl", [{"prompt": "a b", "answer": 7}, {"prompt": "c d", "answer": "8"}])
     sizes = {"num_generations": 4, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1,
              "steps_per_generation": 4, "max_completion_length": 6, "activation_checkpointing": "false",
              "bf16": "false", "use_cpu": "true"}  # fmt: skip
-    settings = [f"model={tmp_path / 'model'}", f"data.path={tmp_path / 'train.jsonl'}", f"output={tmp_path / 'run'}"]
-    settings += ["rounds=1", *(f"trainer.{key}={value}" for key, value in sizes.items())]
-    result = load(RECIPES / "trl" / "band-kl.yaml", settings)
-    built = []
-    make = on_trl.BandPOTrainer
-
-    def watch(**settings):
-        built.append(make(**settings))
-        return built[-1]
-
-    monkeypatch.setattr(on_trl, "BandPOTrainer", watch)
-    folder = on_trl.run(result)
+    settings = [f"model={model}", f"data.path={rows}", f"output={tmp_path / 'run'}", "rounds=1"]
+    built, make = [], on_trl.BandPOTrainer
+    monkeypatch.setattr(on_trl, "BandPOTrainer", lambda **given: built.append(make(**given)) or built[-1])
+    folder = on_trl.run(
+        load(RECIPES / "trl" / "band-kl.yaml", settings + [f"trainer.{key}={value}" for key, value in sizes.items()])
+    )
     (trainer,) = built
-    assert trainer.trust_region == Band("kl", 0.05)
-    assert trainer.loss_type == "grpo"
-    assert trainer.state.global_step == 4
-    rows = [yaml.safe_load(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert all(row["sequences"] == 2 for row in rows)
+    assert (trainer.trust_region, trainer.loss_type, trainer.state.global_step) == (Band("kl", 0.05), "grpo", 4)
+    rows = disk.json_rows(folder / "metrics.jsonl")
+    assert [(row["step"], row["sequences"]) for row in rows] == [(1, 2), (2, 2), (3, 2), (4, 2)]
     assert rows[0]["rewards/last_number/mean"] == 0  # no number in its vocabulary
 
 
@@ -352,3 +324,95 @@ def test_another_rule_by_override_gets_its_own_label(write):
     assert load(recipe).label == "ours"
     assert load(recipe, ["trust_region.delta=0.1"]).label == "Band-KL 0.1"
     assert load(recipe, ["trust_region.delta=0.1", "label=mine"]).label == "mine"
+
+
+# ---- what a recipe hands on to libraries, what a model of a stranger may name, and where a run would send its
+
+TEXTS = ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "accelerator_config", "deepspeed",
+         "fsdp_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "liger_kernel_config",
+         "activation_checkpointing_kwargs", "transformers_continuous_batching_config")  # fmt: skip
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return recipe.node(tmp_path, tmp_path / "run")
+
+
+def test_the_mappings_of_the_trainer_are_these():
+    """Those that take text as well, which TRL reads as JSON or as the name of a file: a new one is met here first."""
+    hints = {key: str(field.type) for key, field in BandPOConfig.__dataclass_fields__.items()}
+    assert {key for key, hint in hints.items() if "dict" in hint} - {"trust_region"} == set(TEXTS)
+    assert set(ALLOWED) <= set(TEXTS)
+
+
+@pytest.mark.parametrize("key", TEXTS)
+def test_a_mapping_of_the_trainer_is_no_text(plain, key):
+    """As text nothing would have checked it: '{"trust_remote_code": true}' ran the code of a model's folder."""
+    for text in ('{"trust_remote_code": true}', "settings.json"):
+        plain["trainer"][key] = text
+        assert refusal(build, plain) == f"trainer.{key}: Input should be a valid dictionary, got {text!r}"
+    plain["trainer"][key] = None
+    assert build(plain).trainer[key] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_init_kwargs", {"trust_remote_code": True},
+         "trainer.model_init_kwargs.trust_remote_code cannot be set, got True: it could load code"),
+        ("model_init_kwargs", {"dtype": "float32", "use_kernels": True}, "model_init_kwargs.use_kernels cannot be set"),
+        ("model_init_kwargs", {"attn_implementation": "kernels-community/flash-attn2"},
+         "trainer.model_init_kwargs.attn_implementation must be one of eager, sdpa, flex_attention, got "
+         "'kernels-community/flash-attn2'"),
+        ("model_init_kwargs", {"attn_implementation": {"": "evil/kernel"}}, "attn_implementation must be one of eager"),
+        ("model_init_kwargs", {"dtype": ["float32"]}, "dtype must be one of auto, float32, bfloat16, float16, got ['f"),
+        ("generation_kwargs", {"custom_generate": "evil/repository"},
+         "trainer.generation_kwargs.custom_generate cannot be set, got 'evil/repository'"),
+        ("generation_kwargs", {"top_pp": 0.9}, "it could load code, did you mean 'top_p'?"),
+        ("accelerator_config", {"splitbatches": True}, "cannot be set, got True: it could load code"),
+        ("gradient_checkpointing_kwargs", {"context_fn": "evil:f"}, "context_fn cannot be set"),
+        ("transformers_continuous_batching_config", {"page_size": 1}, "page_size cannot be set"),
+    ],
+)  # fmt: skip
+def test_what_could_load_code_is_handed_on_to_no_library(plain, key, value, message):
+    plain["trainer"][key] = value
+    assert message in refusal(build, plain)
+
+
+def test_what_is_harmless_is_handed_on(plain):
+    passed = {
+        "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "eager"},
+        "generation_kwargs": {"top_k": 5, "seed": 1},
+        "accelerator_config": {"even_batches": False},
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "chat_template_kwargs": {"enable_thinking": False},
+        "lr_scheduler_kwargs": {"min_lr": 1e-7},
+    }
+    plain["trainer"] |= passed
+    assert build(plain).trainer.items() >= passed.items()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sent"),
+    [
+        ({}, []),
+        ({"report_to": "none", "push_to_hub": False}, []),
+        ({"report_to": None, "vllm_mode": "server"}, []),
+        ({"push_to_hub": True, "hub_model_id": "evil/x", "report_to": ["wandb"]},
+         ["push_to_hub=True", "hub_model_id=evil/x", "report_to=['wandb']"]),
+        ({"log_completions_hub_repo": "evil/c"}, ["log_completions_hub_repo=evil/c"]),
+        ({"vllm_server_base_url": "http://evil:1"}, ["vllm_server_base_url=http://evil:1"]),
+    ],
+)  # fmt: skip
+def test_settings_that_send_data_away_are_listed(plain, trainer, sent):
+    plain["trainer"] |= trainer
+    assert sent_away(build(plain).trainer) == sent
+
+
+def test_a_kernel_of_the_hub_is_not_loaded_for_a_model():
+    for name in (None, "eager", "sdpa", "flash_attention_2"):
+        check_attention(Qwen2Config(attn_implementation=name))
+    kernel = "evil/kernel@main:f"
+    for kind, name in ((Qwen2Config, kernel), (Qwen2VLConfig, {"text_config": kernel})):
+        with pytest.raises(ValueError, match=rf"config\.json has '{kernel}' as attn_implementation, a kernel of"):
+            check_attention(kind(attn_implementation=name))

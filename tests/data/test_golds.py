@@ -1,11 +1,10 @@
 """Right answers as data sets hold them: what is read, what is refused and why, and what the report says of it."""
 
-from __future__ import annotations
-
-import csv
 import json
 
 import pytest
+from commands import missing
+from disk import write
 from published import own, rows_of
 
 from bandpo.errors import counted
@@ -117,24 +116,20 @@ def test_messages_that_end_with_the_solution_are_cut_at_the_last_question(tmp_pa
     rows, entry = prepared(tmp_path, passed, "--prompt", "messages")
     assert [row["prompt"] for row in rows] == [messages[:-1], whole]
     what = "messages behind the last user message taken off"
-    assert entry["corrected"] == {what: 1}
-    assert entry["examples"][what] == ["row 0, problem `Of x.`, `0`"]
+    assert (entry["corrected"], entry["examples"][what]) == ({what: 1}, ["row 0, problem `Of x.`, `0`"])
     assert f"- 1 x {what}" in (tmp_path / "out/report.md").read_text()
 
 
-@pytest.mark.parametrize("write", [json.dumps, repr])
-def test_messages_in_a_cell_of_csv_are_messages(tmp_path, write):
-    path, messages = (
-        tmp_path / "own.csv",
-        [{"role": "user", "content": "Find 'x'."}, {"role": "assistant", "content": "7"}],
-    )
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["prompt", "answer"], [write(messages), "7"], ["[1, 2] has which mean?", "1.5"]])
-    assert main(["data", "prepare", str(path), "-o", str(tmp_path)]) == 0
-    rows = rows_of(tmp_path / "own.parquet")
-    assert [row["prompt"] for row in rows] == [messages[:1], [{"role": "user", "content": "[1, 2] has which mean?"}]]
-    entry = account_of(tmp_path / "own.parquet")
-    assert entry["corrected"] == {"messages read out of text": 1, "messages behind the last user message taken off": 1}
+@pytest.mark.parametrize("text", [json.dumps, repr])
+def test_messages_in_a_cell_of_csv_are_messages(tmp_path, cli, text):
+    messages = [{"role": "user", "content": "Find 'x'."}, {"role": "assistant", "content": "7"}]
+    mean = "[1, 2] has which mean?"
+    path = write(tmp_path / "own.csv", [{"prompt": text(messages), "answer": "7"}, {"prompt": mean, "answer": "1.5"}])
+    cli.out("data", "prepare", path, "-o", tmp_path)
+    made = tmp_path / "own.parquet"
+    assert [row["prompt"] for row in rows_of(made)] == [messages[:1], [{"role": "user", "content": mean}]]
+    corrected = {"messages read out of text": 1, "messages behind the last user message taken off": 1}
+    assert account_of(made)["corrected"] == corrected
 
 
 def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path, capsys):
@@ -142,20 +137,20 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
     rows, entry = prepared(tmp_path, [{"prompt": f"Find {i}.", "answer": gold} for i, gold in enumerate(golds)])
     assert [row["answer"] for row in rows] == ["1", "5", "6", "2"]
     assert entry["read"] == len(golds) == entry["rows"] + sum(entry["dropped"].values())
+    several = "answer has several values, where one is expected"
     assert entry["dropped"] == {
         "answer is a placeholder (proof, notfound, nan, None)": 3,
-        "answer has several values, where one is expected": 1,
+        several: 1,
         f"{SOLUTION}; bandpo data prepare --answer-from hashes takes what stands behind its ####": 1,
         "answer of more than 500 characters": 1,
         "no answer": 1,
     }
     assert entry["corrected"] == {INSIDE: 1, UNSEEN: 1}
-    assert entry["examples"]["answer has several values, where one is expected"][0].endswith('answer `["3", "4"]`')
-    out = capsys.readouterr().out
+    assert entry["examples"][several][0].endswith('answer `["3", "4"]`')
+    out, report = capsys.readouterr().out, (tmp_path / "out/report.md").read_text()
     for what, count in entry["dropped"].items():
-        assert f"{count} {what}" in out
-        assert f"warning: {tmp_path / 'own.jsonl'}: {counted(count, 'row')}: {what}" in out
-        assert f"- {count} x {what}" in (tmp_path / "out/report.md").read_text()
+        warning = f"warning: {tmp_path / 'own.jsonl'}: {counted(count, 'row')}: {what}"
+        assert (missing(out, f"{count} {what}", warning), missing(report, f"- {count} x {what}")) == ([], [])
 
 
 UNUSUAL = {  # as it stands in data: as models write it, and what is said
@@ -191,22 +186,23 @@ USUAL = [
 def test_answers_that_models_would_not_write_are_told_from_usual_ones(text):
     tidy, word = UNUSUAL.get(text, (text, ""))
     what, written = unusual(text)
-    assert written == tidy
-    assert (word in what) == bool(what or not word)
-    assert bool(what) == bool(word)
+    assert (written, word in what, bool(what)) == (tidy, bool(what or not word), bool(word))
 
 
-def test_unusual_answers_are_counted_with_what_helps_and_written_as_models_do_if_asked(tmp_path, capsys):
+@pytest.mark.parametrize("options", [[], ["--tidy-answers"]])
+def test_unusual_answers_are_counted_with_what_helps_and_written_as_models_do_if_asked(tmp_path, capsys, options):
     rows = [{"prompt": f"Find {i}.", "answer": answer} for i, answer in enumerate([0.1 + 0.2, "350 (g)", "1:58", "7"])]
-    rest, entry = prepared(tmp_path, rows)
-    assert [row["answer"] for row in rest] == ["0.30000000000000004", "350 (g)", "1:58", "7"]
-    assert [*entry["kept_though"].values()] == [1, 1, 1]
-    out = capsys.readouterr().out
-    assert ": 1 row: answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits" in out
-    assert ": 1 row: answer has its unit in brackets, as 350 (g); --tidy-answers takes that off" in out
-    rest, entry = prepared(tmp_path, rows, "--tidy-answers")
-    assert [row["answer"] for row in rest] == ["0.3", "350", "1:58", "7"]
-    assert [*entry["kept_though"]] == [
-        "answer is a time or a ratio, compared part by part; ask for its form in the prompt"
-    ]
-    assert entry["corrected"] == {"float rounded, or unit in brackets taken off": 2}
+    rest, entry = prepared(tmp_path, rows, *options)
+    float_, unit, time = (
+        "answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits",
+        "answer has its unit in brackets, as 350 (g); --tidy-answers takes that off",
+        "answer is a time or a ratio, compared part by part; ask for its form in the prompt",
+    )
+    answers, though, corrected = (
+        (["0.3", "350", "1:58", "7"], {time: 1}, {"float rounded, or unit in brackets taken off": 2})
+        if options
+        else (["0.30000000000000004", "350 (g)", "1:58", "7"], {float_: 1, unit: 1, time: 1}, {})
+    )
+    assert [row["answer"] for row in rest] == answers
+    assert (entry["kept_though"], entry["corrected"]) == (though, corrected)
+    assert missing(capsys.readouterr().out, *(f": 1 row: {what}" for what in though)) == []

@@ -1,92 +1,78 @@
 """Questions to evaluate on: of data sets and files, of a task, of what a recipe holds out, of the lab."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 import recipe
-import yaml
+from commands import missing, refusal
+from disk import write
 from published import BEFORE, BEHIND, gsm8k, own, problem, put
 
-from bandpo.errors import UserError
 from bandpo_runs import config, toy
-from bandpo_runs.cli import main
 from bandpo_runs.data import evaluation_set, question_sets
 from bandpo_runs.data.rows import rows_and_reward
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def write(path, rows):
-    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def test_questions_of_files(here):
     rows = [{"prompt": "1+1?", "answer": 2}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "1+1?", "answer": "2"}]
-    result = question_sets.read(write("sums.jsonl", rows))
+    file = str(write("sums.jsonl", rows))
+    result = question_sets.read(file)
     assert (result.name, result.scorer, result.metadata["repeated"]) == ("sums", "math", 1)
     assert result.warnings == ["sums: 1 repeated question left out"]
     assert [(q.prompt, q.content, q.answer) for q in result.questions] == [
         (0, [{"role": "user", "content": "1+1?"}], "2"),
         (1, [{"role": "user", "content": "2+2?"}], "4"),
     ]
-    assert [q.content for q in question_sets.read("sums.jsonl", limit=1, chat=False).questions] == ["1+1?"]
-    boxed = question_sets.read("sums.jsonl", template="Q: {prompt}", chat=False)
-    assert boxed.questions[0].content == "Q: 1+1?"
-    with pytest.raises(UserError, match=r"^wrong: two answers, '2' and '3', to the question"):
-        question_sets.read(write("wrong.jsonl", [*rows, {"prompt": "1+1?", "answer": "3"}]))
+    assert [q.content for q in question_sets.read(file, limit=1, chat=False).questions] == ["1+1?"]
+    assert question_sets.read(file, template="Q: {prompt}", chat=False).questions[0].content == "Q: 1+1?"
     system = [{"role": "system", "content": "be good"}, {"role": "user", "content": "x"}]
-    write("system.jsonl", [{"prompt": system, "answer": "1"}])
-    with pytest.raises(UserError, match=r"^system: text prompts .* need one user message a question, got"):
-        question_sets.read("system.jsonl", chat=False)
-    with pytest.raises(UserError, match=r"gone\.jsonl"):
-        question_sets.read("gone.jsonl")
-    with pytest.raises(UserError, match="no data set 'aime42', did you mean"):
-        question_sets.read("aime42")
+    for name, wrong, options, why in (
+        (
+            "wrong.jsonl",
+            [*rows, {"prompt": "1+1?", "answer": "3"}],
+            {},
+            "wrong: two answers, '2' and '3', to the quest",
+        ),
+        ("system.jsonl", [{"prompt": system, "answer": "1"}], {"chat": False}, "system: text prompts "),
+    ):
+        assert refusal(question_sets.read, str(write(name, wrong)), **options).startswith(why)
+    assert "gone.jsonl" in refusal(question_sets.read, "gone.jsonl")
+    assert "no data set 'aime42', did you mean" in refusal(question_sets.read, "aime42")
 
 
-def test_questions_of_a_reasoning_gym_task(here):
+def test_questions_of_a_reasoning_gym_task():
     spec = "reasoning-gym:chain_sum:min_terms=2:max_terms=2:min_digits=1:max_digits=1:size=30"
     result = question_sets.read(spec)
     assert (result.name, result.scorer) == ("chain_sum", "reasoning-gym")
     assert len(result.questions) == len({q.id for q in result.questions}) == 30 - result.metadata["repeated"]
     assert result.questions == question_sets.read(spec).questions
-    assert result.questions[0].answer == str(
-        eval(re.search(r"[-\d]+ [-+] [-\d]+", str(result.questions[0].content))[0])
-    )
-    with pytest.raises(UserError, match="nested more than 100 deep"):
-        question_sets.read("reasoning-gym:chain_sum:min_terms=" + 1000 * "[")
-    with pytest.raises(UserError, match="'size' is not a setting; write key=value"):
-        question_sets.read("reasoning-gym:chain_sum:size")
-    with pytest.raises(UserError, match="chain_sam"):
-        question_sets.read("reasoning-gym:chain_sam")
+    (sum_,) = re.findall(r"[-\d]+ [-+] [-\d]+", str(result.questions[0].content))
+    assert result.questions[0].answer == str(eval(sum_))
+    for task, why in (
+        ("chain_sum:min_terms=" + 1000 * "[", "nested more than 100 deep"),
+        ("chain_sum:size", "'size' is not a setting; write key=value"),
+        ("chain_sam", "chain_sam"),
+    ):
+        assert why in refusal(question_sets.read, f"reasoning-gym:{task}")
 
 
 def test_questions_that_a_recipe_holds_out(here):
-    home = recipe.make(here / "home")
-    node = recipe.node(home, Path("run"), data={"eval_size": 5}, reward="last-number")
-    Path("mine.yaml").write_text(yaml.safe_dump(node))
-    _, held_out, _ = rows_and_reward(config.load("mine.yaml"))
-    result = question_sets.read("mine.yaml")
-    with pytest.raises(UserError, match=r"^mine.yaml has a template of its own; .*, got 'boxed'"):
-        question_sets.read("mine.yaml", template="boxed")
+    home, run = recipe.make(here / "home"), Path("run")
+    node = recipe.node(home, run, data={"eval_size": 5}, reward="last-number")
+    mine = str(write("mine.yaml", node))
+    _, held_out, _ = rows_and_reward(config.load(mine))
+    result = question_sets.read(mine)
+    why = refusal(question_sets.read, mine, template="boxed")
+    assert not missing(why, "mine.yaml has a template of its own; ", ", got 'boxed'")
     assert (result.name, result.scorer) == ("rows", "last-number")
     assert [(q.content, q.answer) for q in result.questions] == [(row["prompt"], row["answer"]) for row in held_out]
-    Path("runs/one").mkdir(parents=True)
-    Path("runs/one/config.yaml").write_text(config.load("mine.yaml").to_yaml())
+    write("runs/one/config.yaml", config.load(mine).to_yaml())
     assert question_sets.read("runs/one") == result
-    Path("none.yaml").write_text(yaml.safe_dump(recipe.node(home, Path("run"))))
-    with pytest.raises(UserError, match=r"none.yaml holds out no rows \(data.eval_size is 0\)"):
-        question_sets.read("none.yaml")
+    write("none.yaml", recipe.node(home, run))
+    assert "none.yaml holds out no rows (data.eval_size is 0)" in refusal(question_sets.read, "none.yaml")
     gym = {"source": "reasoning_gym", "task": "chain_sum", "eval_size": 4}
-    Path("gym.yaml").write_text(yaml.safe_dump({**node, "data": gym, "reward": "reasoning-gym"}))
-    gym_set = question_sets.read("gym.yaml")
+    gym_set = question_sets.read(str(write("gym.yaml", {**node, "data": gym, "reward": "reasoning-gym"})))
     assert (gym_set.name, gym_set.scorer, gym_set.metadata["items"]) == ("chain_sum", "reasoning-gym", 24)
     assert [q.more["item"] for q in gym_set.questions] == [20, 21, 22, 23]
 
@@ -120,11 +106,9 @@ def test_an_evaluation_set_from_a_prepared_file_has_the_same_questions(make, cop
     path = str(tmp_path / "out/aime2024.parquet")
     assert evaluation_set(path).name == "aime2024"
     for template in (None, "boxed"):
-        result, listed = (
-            evaluation_set(path, template=template),
-            evaluation_set("aime24", copies=copies, template=template),
-        )
-        assert [vars(q) | {"data": ""} for q in result.questions] == [vars(q) | {"data": ""} for q in listed.questions]
+        sets = evaluation_set(path, template=template), evaluation_set("aime24", copies=copies, template=template)
+        one, other = ([vars(q) | {"data": ""} for q in each.questions] for each in sets)
+        assert one == other
     result = evaluation_set(str(tmp_path / "out/dapo-math-17k.parquet"), template="plain")
     assert contents(result)[0] == problem(300)
 
@@ -137,20 +121,19 @@ def test_gsm8k_is_evaluated_on_its_test(copies):
 
 
 def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
-    with pytest.raises(UserError, match="row 2: no answer; its answer is None"):
-        evaluation_set(own(tmp_path, [{"prompt": "x", "answer": 1}, {"prompt": "x", "answer": None}]))
+    assert "row 2: no answer; its answer is None" in refusal(
+        evaluation_set, own(tmp_path, [{"prompt": "x", "answer": 1}, {"prompt": "x", "answer": None}])
+    )
     path = own(tmp_path, [{"prompt": "x", "answer": "proof"}, {"prompt": "y", "answer": ["7"]}])
     result = evaluation_set(path)
     assert answers(result) == ["proof", "7"]
     assert result.warnings == [f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"]
-    with pytest.raises(UserError, match="paper is 3 evaluation sets"):
-        evaluation_set("paper")
+    assert "paper is 3 evaluation sets" in refusal(evaluation_set, "paper")
 
 
 @pytest.mark.parametrize("content", [str, lambda text: [{"role": "user", "content": text}]], ids=["text", "messages"])
-def test_a_question_longer_than_any_model_reads_is_refused_at_once(tmp_path, capsys, content):
+def test_a_question_longer_than_any_model_reads_is_refused_at_once(tmp_path, cli, content):
     """One of ten million characters took more than a minute until its tokens were found."""
     path = own(tmp_path, [{"prompt": content("7 " * 600_000), "answer": 7}])
-    assert main(["eval", "m", "--data", path]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {Path(path).stem}: question 1 has 1,2")
+    assert cli.error("eval", "m", "--data", path).startswith(f"error: {Path(path).stem}: question 1 has 1,2")
     assert len(evaluation_set(own(tmp_path, [{"prompt": content("7 " * 400_000), "answer": 7}])).questions) == 1

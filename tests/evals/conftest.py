@@ -25,7 +25,6 @@ def engine(home):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return tmp_path
+    return here

@@ -1,8 +1,5 @@
 """Files of answers that other programs wrote: one made of known arrays in each form must give these arrays again."""
 
-from __future__ import annotations
-
-import csv
 import json
 import math
 import shutil
@@ -10,16 +7,14 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
+from commands import missing, refusal
+from disk import write
 
-from bandpo.errors import UserError
-from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals.dumps import read_dump
 from bandpo_runs.evals.formats import NAMES
-from bandpo_runs.statistics.estimators import pass_at_k
+from bandpo_runs.statistics.estimators import pass_at_k, per_prompt
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4
 TEXTS = [[f"I think ... Answer: {7 if right else 8}" for right in row] for row in RIGHT]
@@ -27,12 +22,17 @@ TEXTS = [[f"I think ... Answer: {7 if right else 8}" for right in row] for row i
 
 def answers(**names):
     """A row for each answer, in the order in which several workers might write them; `names` renames columns."""
-    rows = []
-    for j in range(4):
-        for i in range(6):
-            row = {"prompt": f"problem {i}", "response": TEXTS[i][j], "answer": "7", "correct": bool(RIGHT[i, j])}
-            rows.append({names.get(key, key): value for key, value in row.items()})
-    return rows
+    rows = [
+        {"prompt": f"problem {i}", "response": TEXTS[i][j], "answer": "7", "correct": bool(RIGHT[i, j])}
+        for j in range(4) for i in range(6)
+    ]  # fmt: skip
+    return [{names.get(key, key): value for key, value in row.items()} for row in rows]
+
+
+def read(path, columns=None, scorer=None, **more):
+    """The scores of each data set, as lists, and what graded them."""
+    graded, by = read_dump(path, columns or {}, scorer, **more)
+    return [(each.data, each.score.tolist()) for each in graded], by
 
 
 def problems():
@@ -51,20 +51,6 @@ def details(**metrics):
          "model_response": {"input": "...", "text": TEXTS[i], "output_tokens": [[1, 2]] * 4, "logprobs": []}}
         for i in range(6)
     ]  # fmt: skip
-
-
-def write(path, rows):
-    path = Path(path)
-    if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    elif path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        path.write_text(json.dumps(rows) if path.suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 FORMS = {
@@ -98,10 +84,8 @@ def test_a_scorer_grades_the_responses_and_heeds_no_score(tmp_path, name):
     rows, _ = FORMS[name]
     wrong = [{key: value for key, value in row.items() if key not in ("correct", "score")} for row in rows]
     (graded,), by = read_dump(write(tmp_path / name, wrong), {}, "dapo-strict")
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    assert by == "dapo-strict"
-    assert graded.answers is not None
-    np.testing.assert_array_equal(graded.answers == "7", RIGHT)
+    right = RIGHT.tolist()
+    assert (graded.score.tolist(), (graded.answers == "7").tolist(), by) == (right, right, "dapo-strict")
 
 
 def test_a_question_has_the_hash_that_it_has_in_a_folder(tmp_path):
@@ -119,24 +103,19 @@ def test_data_sets_are_told_apart_and_what_was_read_votes(tmp_path):
     graded, _ = read_dump(write(tmp_path / "a.jsonl", rows))
     assert [each.data for each in graded] == ["set 0", "set 1"]
     for first, each in enumerate(graded):
-        np.testing.assert_array_equal(each.score, RIGHT[first::2])
-        assert each.answers is not None
-        assert each.parsed is not None
-        np.testing.assert_array_equal(each.answers == "7", RIGHT[first::2])
-        np.testing.assert_array_equal(each.parsed, RIGHT[first::2])
+        for array in (each.score, each.answers == "7", each.parsed):
+            np.testing.assert_array_equal(array, RIGHT[first::2])
 
 
 def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
     wording = [(None, 0.3), (None, -0.5), (True, -1.0), (0.0, 1.0)]
     rows = [{"input": "a", "gts": str(i), "acc": acc, "score": score} for i, (acc, score) in enumerate(wording)]
-    (graded,), by = read_dump(write(tmp_path / "a.jsonl", rows))
-    assert (graded.data, by) == ("validation", "verl's reward function")
-    np.testing.assert_array_equal(graded.score, [[1], [0], [1], [0]])  # one question, but four problems
-    (graded,), by = read_dump(tmp_path / "a.jsonl", {"score": "score"})
-    assert by == "verl's score"
-    np.testing.assert_array_equal(graded.score, [[1], [0], [0], [1]])
-    with pytest.raises(UserError, match=r"no metric 'scor' .*; it has \['reward function', 'score'"):
-        read_dump(tmp_path / "a.jsonl", {"score": "scor"})
+    path = write(tmp_path / "a.jsonl", rows)
+    assert read(path) == ([("validation", [[1], [0], [1], [0]])], "verl's reward function")  # one question, 4 problems
+    assert read(path, {"score": "score"}) == ([("validation", [[1], [0], [0], [1]])], "verl's score")
+    assert not missing(
+        refusal(read_dump, path, {"score": "scor"}), "no metric 'scor'", "; it has ['reward function', 'score'"
+    )
 
 
 def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
@@ -148,18 +127,14 @@ def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
     np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
     # Of eight responses only the first two were asked: its name says so.
     graded, _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
-    assert [(each.data, each.scorer) for each in graded] == [
-        ("aime24", "lighteval's avg@n:n=2"),
-        ("aime24", "lighteval's pass@k:k=1&n=4"),
+    assert [(each.data, each.scorer, each.score.sum(1).tolist(), each.score.shape[1]) for each in graded] == [
+        ("aime24", "lighteval's avg@n:n=2", RIGHT[:, :2].sum(1).tolist(), 2),
+        ("aime24", "lighteval's pass@k:k=1&n=4", RIGHT.sum(1).tolist(), 4),
     ]
-    np.testing.assert_array_equal(graded[0].score.sum(1), RIGHT[:, :2].sum(1))
-    assert graded[0].score.shape == (6, 2)
     single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
-    (graded,), by = read_dump(write(path, single))
-    np.testing.assert_array_equal(graded.score[:, 0], RIGHT.max(1))
-    for value, wording in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
-        with pytest.raises(UserError, match=wording):
-            read_dump(write(path, [{**row, "metric": {"em": value}} for row in single]))
+    assert read(write(path, single))[0] == [("aime24", RIGHT.max(1, keepdims=True).tolist())]
+    for value, why in ((float("nan"), "'score' is missing"), ("x", "'score' is 'x'")):
+        assert why in refusal(read_dump, write(path, [{**row, "metric": {"em": value}} for row in single]))
 
 
 REFUSED = {
@@ -189,43 +164,36 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, case):
-    rows, columns, message = REFUSED[case]
-    with pytest.raises(UserError) as raised:
-        read_dump(write(tmp_path / "a.jsonl", rows), columns)
-    assert message in str(raised.value)
-    assert str(raised.value).startswith(str(tmp_path / "a.jsonl"))
+@pytest.mark.parametrize(("rows", "columns", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_read_is_one_line_that_says_what_is_expected(tmp_path, rows, columns, message):
+    path = write(tmp_path / "a.jsonl", rows)
+    assert refusal(read_dump, path, columns).startswith(f"{path}")
+    assert message in refusal(read_dump, path, columns)
 
 
-def test_score_compare_and_table_take_the_same_files(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_score_compare_and_table_take_the_same_files(here, cli):
     write("a.csv", answers(prompt="q", correct="ok"))
     write("b.parquet", [{**row, "ok": True} for row in answers(prompt="q", correct="ok")])
     columns = ["--column", "prompt=q", "--column", "score=ok"]
-    assert main(["score", "a.csv", "Best=b.parquet", *columns, "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
-    assert first["results"][0]["mean@4"]["value"] == pytest.approx(RIGHT.mean())
-    assert first["results"][0]["pass@2"]["value"] == pytest.approx(pass_at_k(4, RIGHT.sum(1), 2).mean())
+    first, second = cli.json("score", "a.csv", "Best=b.parquet", *columns, "--json")
+    result = first["results"][0]
+    assert [result[name]["value"] for name in ("mean@4", "pass@2")] == pytest.approx(
+        [RIGHT.mean(), pass_at_k(4, RIGHT.sum(1), 2).mean()]
+    )
     assert (first["source"], first["label"], first["scorer"]) == ("a.csv", "a", "column 'ok'")
     assert (second["source"], second["label"]) == ("b.parquet", "Best")
-    assert main(["compare", "a.csv", "b.parquet", *columns, "--json"]) == 0
-    (result,) = json.loads(capsys.readouterr().out)["results"]
-    assert (result["prompts"], result["b"]) == (6, 1.0)
-    assert result["difference"] == pytest.approx(1 - RIGHT.mean())
-    assert main(["table", "a.csv", "b.parquet", *columns]) == 0
-    assert f"{100 * RIGHT.mean():.1f}" in capsys.readouterr().out
+    (result,) = cli.json("compare", "a.csv", "b.parquet", *columns, "--json")["results"]
+    assert (result["prompts"], result["b"], result["difference"]) == (6, 1.0, pytest.approx(1 - RIGHT.mean()))
+    assert f"{100 * RIGHT.mean():.1f}" in cli.out("table", "a.csv", "b.parquet", *columns)
     before = Path("a.csv").read_bytes()
-    assert main(["table", "A=a.csv", "b.parquet", *columns, "-o", str(tmp_path / "a.csv")]) == 2
-    assert "--output must be another file than those that are read, a.csv, b.parquet" in capsys.readouterr().err
+    error = cli.error("table", "A=a.csv", "b.parquet", *columns, "-o", here / "a.csv")
+    assert "--output must be another file than those that are read, a.csv, b.parquet" in error
     assert Path("a.csv").read_bytes() == before
-    assert main(["score", "a.csv", "-k", "5", *columns]) == 2
-    assert "k must be from 1 to the 4 samples of a.csv, got 5" in capsys.readouterr().err
+    assert "k must be from 1 to the 4 samples of a.csv, got 5" in cli.error("score", "a.csv", "-k", "5", *columns)
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "table"])
-def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, here, cli):
     for name in ("a", "b"):
         Path(name).mkdir()
     for name in ("c.jsonl", "d.jsonl"):
@@ -238,8 +206,7 @@ def test_a_column_of_folders_is_an_error_and_no_option_without_effect(command, t
         (["c.jsonl", "d.jsonl"], ["--column", "scor=correct"], "--column must name one of prompt, "),
         (["c.jsonl", "d.jsonl"], ["--column", "score"], "must be NAME=VALUE, got 'score'"),
     ):
-        assert main([command, *files, *options]) == 2
-        assert wording in capsys.readouterr().err
+        assert wording in cli.error(command, *files, *options)
 
 
 # ---- chat completions, and whatever else holds an answer
@@ -275,16 +242,14 @@ SEVEN = {
 def test_the_last_message_of_the_assistant_is_the_one_answer(tmp_path, name):
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": SEVEN[name], "answer": "7"}])
     for scorer in ("math", "last-number", "dapo-strict"):
-        (graded,), _ = read_dump(path, {}, scorer)
-        np.testing.assert_array_equal(graded.score, [[1.0]])
+        assert read(path, {}, scorer) == ([("answers", [[1.0]])], scorer)
 
 
-def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_scorer_of_texts_compares_with_the_text_as_it_is(tmp_path, name):
     text = "There are 12 of them. So she has 5 left at the end.\n#### 5"
     row = {"prompt": "x", "completion": [{"role": "assistant", "content": text}], "gold": text}
-    for name in ("a.jsonl", "a.parquet"):
-        (graded,), _ = read_dump(write(tmp_path / name, [row]), {}, "exact")
-        np.testing.assert_array_equal(graded.score, [[1.0]])
+    assert read(write(tmp_path / name, [row]), {}, "exact")[0] == [("answers", [[1.0]])]
 
 
 SEVERAL = {
@@ -299,8 +264,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_list_of_answers_has_a_sample_in_each(tmp_path, name):
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": SEVERAL[name], "answer": "7"}])
-    (graded,), _ = read_dump(path, {}, "math")
-    np.testing.assert_array_equal(graded.score, [[1.0, 0.0]])
+    assert read(path, {}, "math")[0] == [("answers", [[1.0, 0.0]])]
 
 
 USER, PART = [{"role": "user", "content": "7"}], [{"role": "assistant", "content": [{"type": "text"}]}]
@@ -322,10 +286,8 @@ NO_ANSWER = [
 @pytest.mark.parametrize(("completion", "gold", "message"), NO_ANSWER)
 def test_what_holds_no_answer_is_named_with_its_file_row_and_column(tmp_path, completion, gold, message):
     path = write(tmp_path / "a.jsonl", [{"prompt": "x", "completion": completion, "answer": gold}])
-    with pytest.raises(UserError) as raised:
-        read_dump(path, {}, "math")
-    assert message in str(raised.value)
-    assert str(raised.value).startswith(f"{path}, row 1")
+    assert refusal(read_dump, path, {}, "math").startswith(f"{path}, row 1")
+    assert message in refusal(read_dump, path, {}, "math")
 
 
 # ---- what other harnesses write
@@ -347,17 +309,17 @@ def test_filters_of_lm_eval_are_graders_of_one_data_set(tmp_path):
     path = write(tmp_path / "samples_gsm8k_2025-09-09T13-31-53.431753.jsonl", lm_eval())
     graded, by = read_dump(path)
     names = ["lm-eval's exact_match,strict-match", "lm-eval's exact_match,flexible-extract"]
-    assert by == " and ".join(names)
-    assert [(each.data, each.scorer) for each in graded] == [("gsm8k", name) for name in names]
-    assert len(read_dump(path, {"score": "exact_match"})[0]) == 2
-    assert read_dump(path, {"score": "exact_match,flexible-extract"})[1] == names[1]
+    assert (by, [(each.data, each.scorer) for each in graded]) == (
+        " and ".join(names), [("gsm8k", name) for name in names]
+    )  # fmt: skip
+    assert read(path, {"score": "exact_match"}) == read(path)
+    assert read(path, {"score": "exact_match,flexible-extract"}) == ([("gsm8k", RIGHT[:, 1:2].tolist())], names[1])
     for j, each in enumerate(graded):
         np.testing.assert_array_equal(each.score, RIGHT[:, j, None])
         np.testing.assert_array_equal(each.parsed, RIGHT[:, j, None])
     assert graded[0].prompt_ids == graded[1].prompt_ids
-    here, by = read_dump(path, {}, "math")  # GSM8K's right answers stand behind ####
-    assert ([each.data for each in here], by) == (["gsm8k"], "math")  # the answers of both filters are the same
-    np.testing.assert_array_equal(here[0].score, RIGHT[:, 0, None])
+    # GSM8K's right answers stand behind ####; the answers of both filters are the same.
+    assert read(path, {}, "math") == ([("gsm8k", RIGHT[:, :1].tolist())], "math")
 
 
 def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
@@ -367,25 +329,20 @@ def test_samples_of_lm_eval_with_likelihoods_or_several_metrics(tmp_path):
         for i in range(4)
     ]  # fmt: skip
     path = write(tmp_path / "a.jsonl", choices)
-    (graded,), by = read_dump(path)
-    assert (graded.data, by, graded.answers) == ("answers", "lm-eval's acc", None)
-    np.testing.assert_array_equal(graded.score[:, 0], [0, 1, 0, 1])
-    with pytest.raises(UserError, match=r"row 1: 'response' is missing"):
-        read_dump(path, {}, "math")
+    assert read(path) == ([("answers", [[0], [1], [0], [1]])], "lm-eval's acc")
+    assert read_dump(path)[0][0].answers is None
+    assert "row 1: 'response' is missing" in refusal(read_dump, path, {}, "math")
     write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
     graded, by = read_dump(path)
     assert by == "lm-eval's exact_match and lm-eval's math_verify"
     assert [each.score.all() for each in graded] == [False, True]
-    write(path, lm_eval(("none",), metrics=["exact_match", "mcc"], mcc=[1, 0]))
-    assert read_dump(path)[1] == "lm-eval's exact_match"
-    write(path, lm_eval(("none",), metrics=["f1", "bleu"], f1=0.5, bleu=0.25))
-    with pytest.raises(UserError, match=r"has the metrics \['f1', 'bleu'\]; --column score=NAME"):
-        read_dump(path)
-    write(path, lm_eval(("none",), metrics=["exact_match", "math_verify"], math_verify=1))
     (graded,), by = read_dump(path, {"score": "math_verify"})
     assert (graded.score.all(), by) == (True, "lm-eval's math_verify")
-    with pytest.raises(UserError, match=r"row 1: 'score' is 0\.5; 1 or true"):
-        read_dump(write(path, lm_eval(("none",), exact_match=0.5)))
+    write(path, lm_eval(("none",), metrics=["exact_match", "mcc"], mcc=[1, 0]))
+    assert read(path)[1] == "lm-eval's exact_match"
+    write(path, lm_eval(("none",), metrics=["f1", "bleu"], f1=0.5, bleu=0.25))
+    assert "has the metrics ['f1', 'bleu']; --column score=NAME" in refusal(read_dump, path)
+    assert "row 1: 'score' is 0.5; 1 or true" in refusal(read_dump, write(path, lm_eval(("none",), exact_match=0.5)))
 
 
 def inspect(scores):
@@ -406,149 +363,128 @@ def letter(right):
     return "C" if right else "I"
 
 
+def zipped(path, log):
+    """As inspect_ai packs a log."""
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
+        for sample in log["samples"]:
+            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+    return path
+
+
 @pytest.mark.parametrize("ending", ["json", "eval"])
-def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending):
-    path, log = tmp_path / f"a.{ending}", inspect({"match": letter})
-    if ending == "json":
-        path.write_text(json.dumps(log, indent=2))
-    else:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
-            for sample in log["samples"]:
-                archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
-    (graded,), by = read_dump(path)
-    assert (graded.data, by) == ("inspect_evals/aime", "inspect_ai's match")
-    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
-    (graded,), by = read_dump(path, {}, "math")
-    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
-    assert main(["score", str(path)]) == 0
+def test_logs_of_inspect_are_read_by_their_letters(tmp_path, ending, cli):
+    path = (write if ending == "json" else zipped)(tmp_path / f"a.{ending}", inspect({"match": letter}))
+    expected = [("inspect_evals/aime", RIGHT[:3, :2].tolist())]
+    assert (read(path), read(path, {}, "math")) == ((expected, "inspect_ai's match"), (expected, "math"))
+    cli.out("score", path)
 
 
 def test_scorers_of_inspect_are_graders_and_its_log_may_have_none(tmp_path):
-    path, wording = tmp_path / "a.json", []
-    path.write_text(json.dumps(inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 3}})))
-    graded, by = read_dump(path, say=wording.append)
-    assert by == "inspect_ai's match and inspect_ai's judge.strict"
+    path, wording, right = tmp_path / "a.json", [], [("inspect_evals/aime", RIGHT[:3, :2].tolist())]
+    write(path, inspect({"match": letter, "judge": lambda right: {"strict": int(right), "kind": 3}}))
+    assert read(path, say=wording.append) == (right * 2, "inspect_ai's match and inspect_ai's judge.strict")
     assert wording == ["not shown, as not all values are 0 or 1: judge.kind"]
-    assert {each.data for each in graded} == {"inspect_evals/aime"}
-    (graded,), by = read_dump(path, {"score": "judge.strict"})
-    assert by == "inspect_ai's judge.strict"
-    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
-    log = inspect({"match": letter, "judge": letter})
-    del log["samples"][1]["scores"]["judge"]
-    path.write_text(json.dumps(log))
-    with pytest.raises(UserError, match="row 2: 'score' is missing; --drop-incomplete leaves its problem out"):
-        read_dump(path)
-    graded, _ = read_dump(path, drop_incomplete=True)
-    assert [len(each.score) for each in graded] == [3, 2]
-    path.write_text(json.dumps(inspect({"match": lambda right: "P"})))
-    with pytest.raises(UserError, match="row 1: 'score' is 'P'; 1 or true"):
-        read_dump(path)
-    path.write_text(json.dumps(inspect({})))
-    (graded,), by = read_dump(path, say=wording.append)
-    assert (by, wording[-1]) == ("math", "graded by math: a.json has no scores")
-    np.testing.assert_array_equal(graded.score, RIGHT[:3, :2])
-    log = inspect({"match": letter})
-    log["samples"][1]["scores"] = {}  # an error of the sample
-    path.write_text(json.dumps(log))
-    with pytest.raises(UserError, match="row 2: 'score' is missing; --drop-incomplete leaves its problem out"):
-        read_dump(path)
-    (graded,), _ = read_dump(path, drop_incomplete=True)
-    np.testing.assert_array_equal(graded.score, RIGHT[[0, 2], :2])
+    assert read(path, {"score": "judge.strict"}) == (right, "inspect_ai's judge.strict")
+    assert "row 1: 'score' is 'P'; 1 or true" in refusal(read_dump, write(path, inspect({"match": lambda right: "P"})))
+    assert read(write(path, inspect({})), say=wording.append) == (right, "math")
+    assert wording[-1] == "graded by math: a.json has no scores"
     for content in (b"PK", b""):
-        (tmp_path / "b.eval").write_bytes(content)
-        with pytest.raises(UserError, match=r"b\.eval cannot be read as a log of inspect_ai .*bandpo\[inspect\]"):
-            read_dump(tmp_path / "b.eval")
+        why = refusal(read_dump, write(tmp_path / "b.eval", content))
+        assert not missing(why, "b.eval cannot be read as a log of inspect_ai", "bandpo[inspect]")
 
 
-def test_rollouts_of_verifiers_are_right_where_their_reward_says_so(tmp_path):
-    rows = [
-        {"example_id": i, "prompt": [{"role": "user", "content": f"problem {i}"}], "task": "gsm8k", "answer": "7",
-         "completion": [{"role": "assistant", "content": TEXTS[i][j]}], "reward": float(RIGHT[i, j])}
-        for i in range(6) for j in range(4)
-    ]  # fmt: skip
-    (graded,), by = read_dump(write(tmp_path / "results.jsonl", rows))
-    assert by == "column 'reward'"
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    (graded,), _ = read_dump(tmp_path / "results.jsonl", {}, "math")
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    with pytest.raises(UserError, match=r"'reward' is 1\.2; 1 or true .* --scorer math grades the responses"):
-        read_dump(write(tmp_path / "a.jsonl", [{**rows[0], "reward": 1.2}]))
+@pytest.mark.parametrize("lost", ["judge", "match"])
+def test_a_sample_of_inspect_without_a_score_leaves_its_problem_out_on_request(tmp_path, lost):
+    """One scorer has none, or the sample ended in an error."""
+    log = inspect({"match": letter, lost: letter})
+    del log["samples"][1]["scores"][lost]
+    path = write(tmp_path / "a.json", log)
+    assert "row 2: 'score' is missing; --drop-incomplete leaves its problem out" in refusal(read_dump, path)
+    whole, part = RIGHT[:3, :2].tolist(), RIGHT[[0, 2], :2].tolist()
+    scores = [score for _, score in read(path, drop_incomplete=True)[0]]
+    assert scores == ([whole, part] if lost == "judge" else [part])
 
 
-def test_rollouts_of_verifiers_1_are_right_where_the_sum_of_their_rewards_says_so(tmp_path):
-    """Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read."""
+def trace(right, text, name="solver", trainable=True):
+    wording = [("user", "?"), ("assistant", "I look it up."), ("tool", "x"), ("assistant", text), ("user", "Thanks.")]
+    nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in wording]
+    rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
+    return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
 
-    def trace(right, text, name="solver", trainable=True):
-        wording = [
-            ("user", "?"),
-            ("assistant", "I look it up."),
-            ("tool", "x"),
-            ("assistant", text),
-            ("user", "Thanks."),
-        ]
-        nodes = [{"message": {"role": of, "content": x}, "sampled": of == "assistant"} for of, x in wording]
-        rewards = {"correct": {"score": right, "weight": 1.0}, "short": {"score": 0.5, "weight": 0.0}, "late": None}
-        return {"agent": {"name": name, "trainable": trainable}, "nodes": nodes, "rewards": rewards}
 
-    def episode(i, traces):
-        task = {"type": "T", "data": {"idx": i, "prompt": f"problem {i}", "answer": "7"}}
-        return {"env": {"id": "gsm8k", "name": "math"}, "task": task, "ok": True, "traces": traces}
+def episode(i, traces):
+    task = {"type": "T", "data": {"idx": i, "prompt": f"problem {i}", "answer": "7"}}
+    return {"env": {"id": "gsm8k", "name": "math"}, "task": task, "ok": True, "traces": traces}
 
-    rows = [
-        episode(i, [trace(float(RIGHT[i, j]), TEXTS[i][j]), trace(1.0, "7", "judge", trainable=False)])
-        for i in range(6) for j in range(4)
-    ]  # fmt: skip
-    path = write(tmp_path / "traces.jsonl", rows)
-    (graded,), by = read_dump(path)
-    assert (graded.data, by) == ("math", "verifiers's sum of rewards")
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    np.testing.assert_array_equal(read_dump(path, {}, "math")[0][0].score, RIGHT)
-    np.testing.assert_array_equal(read_dump(path, {"score": "correct"})[0][0].score, RIGHT)
-    with pytest.raises(UserError, match=r"row 1: 'score' is 0\.5; 1 or true"):
-        read_dump(path, {"score": "short"})
+
+def of_each(row):
+    return [row(i, TEXTS[i][j], float(RIGHT[i, j])) for i in range(6) for j in range(4)]
+
+
+ROLLOUTS = {  # rows, and the data set and who graded it
+    "verifiers": (
+        of_each(lambda i, text, right: {
+            "example_id": i, "prompt": [{"role": "user", "content": f"problem {i}"}], "task": "gsm8k", "answer": "7",
+            "completion": [{"role": "assistant", "content": text}], "reward": right}),
+        "answers", "column 'reward'",
+    ),
+    # Made by verifiers 0.4, whose records prime-rl keeps; this is what of them is read.
+    "verifiers 1": (
+        of_each(lambda i, text, right: episode(i, [trace(right, text), trace(1.0, "7", "judge", trainable=False)])),
+        "math", "verifiers's sum of rewards",
+    ),
+    "SkyRL": (  # right where the reward is above 0
+        of_each(lambda i, text, right: {
+            "input_prompt": f"<|im_start|>user\nproblem {i}", "output_response": text, "stop_reason": "stop",
+            "score": [0.0, 0.0, right] if i else right, "env_class": "gsm8k", "data_source": "gsm8k",
+            "env_extras": {"reward_spec" if i else "reward_model": {"ground_truth": "7"}}}),
+        "gsm8k", "SkyRL's reward function",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "data", "scorer"), ROLLOUTS.values(), ids=ROLLOUTS)
+def test_rollouts_are_right_where_their_reward_says_so(tmp_path, rows, data, scorer):
+    path, right = write(tmp_path / "gsm8k.jsonl", rows), [(data, RIGHT.tolist())]
+    assert (read(path), read(path, {}, "math")) == ((right, scorer), (right, "math"))
+
+
+def test_a_reward_of_verifiers_that_is_no_grade_is_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{**ROLLOUTS["verifiers"][0][0], "reward": 1.2}])
+    assert not missing(refusal(read_dump, path), "'reward' is 1.2; 1 or true", "--scorer math grades the responses")
+    rows, *_ = ROLLOUTS["verifiers 1"]
+    assert read(write(path, rows), {"score": "correct"})[0] == [("math", RIGHT.tolist())]
+    assert "row 1: 'score' is 0.5; 1 or true" in refusal(read_dump, path, {"score": "short"})
     write(path, [*rows, episode(6, [])])  # it failed before its first trace
-    with pytest.raises(UserError, match="row 25: 'score' is missing; --drop-incomplete leaves its problem out"):
-        read_dump(path)
-
-
-def test_dumps_of_skyrl_are_right_where_their_reward_is_above_0(tmp_path):
-    rows = [
-        {"input_prompt": f"<|im_start|>user\nproblem {i}", "output_response": TEXTS[i][j], "stop_reason": "stop",
-         "score": [0.0, 0.0, float(RIGHT[i, j])] if i else float(RIGHT[i, j]), "env_class": "gsm8k",
-         "env_extras": {"reward_spec" if i else "reward_model": {"ground_truth": "7"}}, "data_source": "gsm8k"}
-        for i in range(6) for j in range(4)
-    ]  # fmt: skip
-    path = write(tmp_path / "gsm8k.jsonl", rows)
-    (graded,), by = read_dump(path)
-    assert (graded.data, by) == ("gsm8k", "SkyRL's reward function")
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    np.testing.assert_array_equal(read_dump(path, {}, "math")[0][0].score, RIGHT)
+    assert "row 25: 'score' is missing; --drop-incomplete leaves its problem out" in refusal(read_dump, path)
 
 
 # ---- problems with other numbers of answers
 
 
-def test_incomplete_problems_are_left_out_on_request_and_that_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_incomplete_problems_are_left_out_on_request_and_that_is_told(here, cli):
     counts = {"a": 4, "b": 4, "c": 2, "d": 4, "twice": 8, "failed": 0}
     rows = [{"prompt": name, "score": j % 2} for name, count in counts.items() for j in range(count)]
     write("a.jsonl", [*rows, {"prompt": "failed", "score": None}])
-    assert main(["score", "a.jsonl"]) == 2
-    assert "'score' is missing; --drop-incomplete leaves its problem out" in capsys.readouterr().err
     write("b.jsonl", rows)
     left_out = (
         "answers: left out 2 of 6 problems, which have fewer than 4 answers, and 4 answers beyond the first 4 of a "
         "problem"
     )
-    for command in (["score", "b.jsonl"], ["compare", "a.jsonl", "b.jsonl"], ["table", "a.jsonl", "b.jsonl"]):
-        assert main(command) == 2
-        assert main([*command, "--drop-incomplete"]) == 0
-        out, err = capsys.readouterr()
-        assert "'score' is missing" in err or "leaves out problems with fewer answers than most" in err
-        assert command[0] == "score" or left_out in " ".join(out.split())
-    assert main(["score", "a.jsonl", "b.jsonl", "--drop-incomplete", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    of_lack, of_number = (
+        "'score' is missing; --drop-incomplete leaves its",
+        "leaves out problems with fewer answers than",
+    )
+    for command, why in (
+        ("score a.jsonl", of_lack), ("score b.jsonl", of_number), ("compare a.jsonl b.jsonl", of_lack),
+        ("table a.jsonl b.jsonl", of_lack),
+    ):  # fmt: skip
+        assert why in cli.error(*command.split())
+        out = cli.out(*command.split(), "--drop-incomplete")
+        assert command.startswith("score") or left_out in " ".join(out.split())
+    first, second = cli.json("score", "a.jsonl", "b.jsonl", "--drop-incomplete", "--json")
     assert first["left_out"] == [left_out]
     assert first["results"][0]["prompts"] == second["results"][0]["prompts"] == 4
     assert first["results"][0]["mean@4"]["value"] == 0.5
@@ -630,51 +566,43 @@ KEPT = {  # file -> (content, scorer, what is said)
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_files_are_read_as_people_keep_them(tmp_path, name, capsys):
+def test_files_are_read_as_people_keep_them(tmp_path, name, cli):
     content, scorer, told = KEPT[name]
-    path = tmp_path / name
-    if isinstance(content, str):
-        path.write_text(content)
-    else:
-        write(path, content)
-    wording = []
-    (graded,), by = read_dump(path, say=wording.append)
-    assert (by, graded.data) == (scorer, "b" if name == "sets.json" else "answers")
-    assert told in " ".join(wording)
-    if name == "chat.jsonl":
-        assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
-    assert bool(wording) == bool(told)
-    np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
+    path, wording = write(tmp_path / name, content), []
+    right = [("b" if name == "sets.json" else "answers", RIGHT[:, :1].tolist())]
+    assert read(path, say=wording.append) == (right, scorer)
+    assert (told in " ".join(wording), bool(wording)) == (True, bool(told))
     if name not in ("capitals.csv", "judged.json"):
-        (graded,), _ = read_dump(path, {}, "math")
-        np.testing.assert_array_equal(graded.score, RIGHT[:, :1])
+        assert read(path, {}, "math") == (right, "math")
     again = shutil.copy(path, tmp_path / f"again{path.suffix}")
-    for command in (["score", str(path)], ["compare", str(path), str(again)], ["table", str(path)]):
-        assert main(command) == 0
-        assert told in " ".join(capsys.readouterr().out.replace("\\_", "_").split())
+    for command in (["score", path], ["compare", path, again], ["table", path]):
+        assert told in " ".join(cli.out(*command).replace("\\_", "_").split())
+
+
+def test_messages_are_the_question_of_their_answer(tmp_path):
+    (graded,), _ = read_dump(write(tmp_path / "chat.jsonl", CHAT))
+    assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
 
 
 def test_ids_tell_problems_apart_where_texts_do_not(tmp_path):
+    def of(rows):
+        ((graded,), _) = read_dump(write(tmp_path / "a.jsonl", rows))
+        return graded.score.tolist(), graded.prompt_ids
+
     rows = [{"id": i, "question": "What is 7 + 7?" if i < 2 else f"{i}", "score": i % 2} for i in range(6)]
-    (graded,), _ = read_dump(write(tmp_path / "a.jsonl", rows))
-    assert graded.score.tolist() == [[0], [1], [0], [1], [0], [1]]
-    assert graded.prompt_ids[:2] != graded.prompt_ids[1:3]
-    twice = [{**row, "score": 1 - row["score"]} for row in rows]
-    (graded,), _ = read_dump(write(tmp_path / "b.jsonl", [*rows, *twice]))
-    assert graded.score.tolist() == [[0, 1], [1, 0]] * 3
+    scores, ids = of(rows)
+    assert (scores, ids[0] == ids[1]) == ([[0], [1], [0], [1], [0], [1]], False)
+    scores, ids = of([*rows, *({**row, "score": 1 - row["score"]} for row in rows)])
+    assert scores == [[0, 1], [1, 0]] * 3
     other = [{**row, "question": f"other {row['question']}"} for row in rows]
-    (another,), _ = read_dump(write(tmp_path / "other.jsonl", other))
-    (single,), _ = read_dump(write(tmp_path / "single.jsonl", rows[1:]))
-    assert not {*graded.prompt_ids} & {*another.prompt_ids}  # equal ids of other problems
-    assert single.prompt_ids[0] == Question("any", 0, "What is 7 + 7?", "").id  # its text suffices
+    assert not {*ids} & {*of(other)[1]}  # equal ids of other problems
+    assert of(rows[1:])[1][0] == Question("any", 0, "What is 7 + 7?", "").id  # its text suffices
     # Ids of answers: a problem with fewer of them is not two problems.
     answered = [{"id": i, "question": f"{i // 4}", "score": 1} for i in range(10)]
-    with pytest.raises(UserError, match=r"have from 2 to 4 answers, .* '0' has most; .* --column problem=COLUMN"):
-        read_dump(write(tmp_path / "c.jsonl", answered))
-    (graded,), _ = read_dump(write(tmp_path / "d.jsonl", answered[:8]))
-    assert graded.score.shape == (2, 4)
-    (graded,), _ = read_dump(write(tmp_path / "e.jsonl", [{"id": i, "score": 1} for i in (3, 3, 4, 4)]))
-    assert graded.score.shape == (2, 2)
+    why = refusal(read_dump, write(tmp_path / "a.jsonl", answered))
+    assert not missing(why, "have from 2 to 4 answers, ", " '0' has most; ", " --column problem=COLUMN")
+    assert of(answered[:8])[0] == [[1] * 4] * 2
+    assert of([{"id": i, "score": 1} for i in (3, 3, 4, 4)])[0] == [[1] * 2] * 2
 
 
 def test_the_page_lists_the_names_that_are_looked_for():
@@ -686,164 +614,161 @@ def test_the_page_lists_the_names_that_are_looked_for():
 # ---- folders
 
 
-def put(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write(path, rows)
-
-
 def run_of_lm_eval(folder, right):
     """Two tasks, of which one has two filters, and one ran twice."""
     for task, filters in (("gsm8k", ("strict-match", "flexible-extract")), ("aime24", ("none",))):
         rows = [{**row, "exact_match": float(right[row["doc_id"]])} for name in filters for row in lm_eval((name,))]
-        put(folder / f"samples_{task}_2025-09-09T13-31-53.431753.jsonl", rows)
-    put(folder / "samples_aime24_2025-08-09T13-31-53.431753.jsonl", lm_eval(("none",), exact_match=0))
-    (folder / "results_2025-09-09T13-31-53.431753.json").write_text('{"results": {}}')
+        write(folder / f"samples_{task}_2025-09-09T13-31-53.431753.jsonl", rows)
+    write(folder / "samples_aime24_2025-08-09T13-31-53.431753.jsonl", lm_eval(("none",), exact_match=0))
+    write(folder / "results_2025-09-09T13-31-53.431753.json", {"results": {}})
 
 
-def test_a_folder_of_lm_eval_is_one_result(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_lm_eval_is_one_result(here, cli):
     run_of_lm_eval(Path("a/m"), RIGHT[:, 0])
     run_of_lm_eval(Path("b/m"), ~RIGHT[:, 0])
-    assert main(["score", "a", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = cli.json("score", "a", "--json")
     assert [(row["scorer"], [each["data"] for each in row["results"]]) for row in result] == [
         ("lm-eval's exact_match", ["aime24"]),
         ("lm-eval's exact_match,strict-match", ["gsm8k"]),
         ("lm-eval's exact_match,flexible-extract", ["gsm8k"]),
     ]
     assert result[0]["results"][0]["mean@1"]["value"] == pytest.approx(RIGHT[:, 0].mean())  # the later run counts
-    assert main(["compare", "a", "b"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("Is B better?") == out.count("By lm-eval's exact_match") == 3
-    assert "average" not in out
-    assert main(["compare", "a", "b", "--json"]) == 0
-    assert [[each["prompts"] for each in one["results"]] for one in json.loads(capsys.readouterr().out)] == [[6]] * 3
-    assert main(["table", "a", "b"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("| Method | gsm8k |") == 2
-    assert "Average" not in out
-    assert "80 prompts" not in out
-    assert main(["score", "."]) == 2
-    assert "holds the results of several models, a/m, b/m; one is expected" in capsys.readouterr().err
+    out = cli.out("compare", "a", "b")
+    assert [out.count(text) for text in ("Is B better?", "By lm-eval's exact_match", "average")] == [3, 3, 0]
+    results = cli.json("compare", "a", "b", "--json")
+    assert [[each["prompts"] for each in one["results"]] for one in results] == [[6]] * 3
+    out = cli.out("table", "a", "b")
+    assert [out.count(text) for text in ("| Method | gsm8k |", "Average", "80 prompts")] == [2, 0, 0]
 
 
-def test_two_results_need_a_metric_in_common(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_two_results_need_a_metric_in_common(here, cli):
     for side, names in (("a", ("x", "y")), ("b", ("v", "w"))):
         write(f"{side}.jsonl", lm_eval(names))
-    assert main(["compare", "a.jsonl", "b.jsonl"]) == 2
-    assert "no metric is of both: A has lm-eval's exact_match,x and" in " ".join(capsys.readouterr().err.split())
+    error = " ".join(cli.error("compare", "a.jsonl", "b.jsonl").split())
+    assert "no metric is of both: A has lm-eval's exact_match,x and" in error
 
 
-def test_folders_of_lighteval_inspect_verl_and_others(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def scored(path):
-        assert main(["score", path, "--json"]) == 0
-        return [
-            (each["data"], each["prompts"], each["samples"])
-            for each in json.loads(capsys.readouterr().out)[0]["results"]
-        ]
-
-    for time in ("2025-01-01T10-00-00.1", "2025-01-02T10-00-00.1"):
-        put(tmp_path / f"light/details/org/m/{time}/details_aime24_{time}.parquet", details(**{"avg@n:n=4": np.mean}))
-    assert scored("light") == [("aime24", 6, 4)]
-    for time, id in (("2025-01-01T10-00-00-04-00", "a"), ("2025-01-02T10-00-00+00-00", "b")):
-        path = tmp_path / f"logs/{time}_aime_{22 * id}.eval"
-        path.parent.mkdir(exist_ok=True)
-        log = inspect({"match": letter})
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("header.json", json.dumps({"eval": log["eval"]}))
-            for sample in log["samples"]:
-                archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
-    assert scored("logs") == [("inspect_evals/aime", 3, 2)]
-    for step in (10, 20):
-        put(tmp_path / f"run/dumps/{step}.jsonl", [{"input": "a", "gts": "7", "score": 1.0, "step": step}])
-    assert scored("run") == [("validation", 1, 1)]
-    for task in ("aime24", "amc23"):
-        put(tmp_path / f"qwen/{task}/test_s0_e-1.jsonl", QWEN)
-        for j in range(3):
-            put(tmp_path / f"nemo/{task}/output-rs{j}.jsonl", NEMO)
-    assert scored("qwen") == [("aime24", 6, 1), ("amc23", 6, 1)]
-    assert scored("nemo") == [("aime24/output", 6, 3), ("amc23/output", 6, 3)]
-    for name in ("x", "y"):
-        Path(f"json/{name}.json").parent.mkdir(exist_ok=True)
-        Path(f"json/{name}.json").write_text(whole("results", NEMO))
-    assert scored("json") == [("x", 6, 1), ("y", 6, 1)]
-    Path("json/summary.json").write_text(json.dumps({"model": "m", "mean": 0.5}, indent=1))
-    assert main(["score", "json"]) == 2
-    assert "json/summary.json: one object, with the keys model, mean" in capsys.readouterr().err
-    for name in ("x", "y"):
-        put(tmp_path / f"twice/{name}.jsonl", [{**row, "dataset": "aime"} for row in NEMO])
-    assert main(["score", "twice"]) == 2
-    assert "several files in it have answers of 'aime'" in capsys.readouterr().err
+TIMES, MEAN = ("2025-01-01T10-00-00.1", "2025-01-02T10-00-00.1"), details(**{"avg@n:n=4": np.mean})
+LOG, TASKS = inspect({"match": letter}), ("aime24", "amc23")
+FOLDERS = {  # the files of a folder, and the data sets in it, or why it holds no result
+    "lighteval": (
+        {f"details/org/m/{time}/details_aime24_{time}.parquet": MEAN for time in TIMES}, [("aime24", 6, 4)]
+    ),
+    "inspect": (
+        {f"2025-01-01T10-00-00-04-00_aime_{22 * 'a'}.eval": LOG,
+         f"2025-01-02T10-00-00+00-00_aime_{22 * 'b'}.eval": LOG},
+        [("inspect_evals/aime", 3, 2)],
+    ),
+    "verl": (
+        {f"dumps/{step}.jsonl": [{"input": "a", "gts": "7", "score": 1.0, "step": step}] for step in (10, 20)},
+        [("validation", 1, 1)],
+    ),
+    "Qwen": ({f"{task}/test_s0_e-1.jsonl": QWEN for task in TASKS}, [("aime24", 6, 1), ("amc23", 6, 1)]),
+    "NeMo": (
+        {f"{task}/output-rs{j}.jsonl": NEMO for task in TASKS for j in range(3)},
+        [("aime24/output", 6, 3), ("amc23/output", 6, 3)],
+    ),
+    "objects": ({f"{name}.json": whole("results", NEMO) for name in "xy"}, [("x", 6, 1), ("y", 6, 1)]),
+    "a summary": (
+        {"x.json": whole("results", NEMO), "summary.json": json.dumps({"model": "m", "mean": 0.5}, indent=1)},
+        "it/summary.json: one object, with the keys model, mean",
+    ),
+    "twice": (
+        {f"{name}.jsonl": [{**row, "dataset": "aime"} for row in NEMO] for name in "xy"},
+        "several files in it have answers of 'aime'",
+    ),
+    "lm-eval's models": (
+        {f"{name}/samples_gsm8k_2025-09-09T13-31-53.4.jsonl": lm_eval() for name in ("a/m", "b/m")},
+        "it holds the results of several models, it/a/m, it/b/m; one is expected",
+    ),
+    # inspect_ai writes the logs of all models into one folder; the last run must not stand for another model's.
+    "inspect's models": (
+        {f"2025-01-0{day}T10-00-00+00-00_aime_{22 * model[0]}.eval": {**LOG, "eval": {"task": "aime", "model": model}}
+         for day, model in enumerate(("base", "trained"), 1)},
+        "it holds the results of several models, base, trained; one is expected",
+    ),
+}  # fmt: skip
 
 
-def test_models_whose_folders_have_one_name_are_no_runs_of_one_method(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(("files", "expected"), FOLDERS.values(), ids=FOLDERS)
+def test_folders_of_harnesses_are_one_result_or_say_why_not(here, cli, files, expected):
+    for name, content in files.items():
+        (zipped if name.endswith(".eval") else write)(Path("it", name), content)
+    if isinstance(expected, str):
+        assert expected in cli.error("score", "it")
+    else:
+        results = cli.json("score", "it", "--json")[0]["results"]
+        assert [(each["data"], each["prompts"], each["samples"]) for each in results] == expected
+
+
+def test_models_whose_folders_have_one_name_are_no_runs_of_one_method(here, cli):
     for model in ("a", "b"):
-        put(tmp_path / f"{model}/math_eval/aime24/test.jsonl", QWEN)
-    assert main(["table", "a/math_eval", "b/math_eval"]) == 0
-    out = capsys.readouterr().out
-    assert "2 runs" not in out
-    assert out.count("| math\\_eval |") == 2
+        write(f"{model}/math_eval/aime24/test.jsonl", QWEN)
+    out = cli.out("table", "a/math_eval", "b/math_eval")
+    assert (out.count("2 runs"), out.count("| math\\_eval |")) == (0, 2)
 
 
-def zipped(path, model, rows):
-    """As inspect_ai writes a log, here of one model."""
-    path.parent.mkdir(exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("header.json", json.dumps({"eval": {"task": "aime", "model": model}}))
-        for sample in rows:
-            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
-
-
-def test_logs_of_two_models_in_one_folder_are_not_one_result(tmp_path, monkeypatch, capsys):
-    """inspect_ai writes the logs of all models into one folder; the last run must not stand for another model's."""
-    monkeypatch.chdir(tmp_path)
-    for day, model in enumerate(("base", "trained"), 1):
-        path = Path(f"logs/2025-01-0{day}T10-00-00+00-00_aime_{22 * model[0]}.eval")
-        zipped(path, model, inspect({"match": letter})["samples"])
-    assert main(["score", "logs"]) == 2
-    assert "logs holds the results of several models, base, trained; one is expected" in capsys.readouterr().err
-
-
-def test_a_step_of_dumps_is_read_by_a_scorer_too(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_step_of_dumps_is_read_by_a_scorer_too(here, cli):
     for step in (10, 20):
-        put(Path(f"mine/{step}.jsonl"), [{"input": "a", "output": f"Answer: {step}", "gts": "10", "score": 0.0}])
-    assert main(["table", "mine", "--step", "10", "--scorer", "math"]) == 0
-    assert "| 100.0 [" in capsys.readouterr().out
+        write(f"mine/{step}.jsonl", [{"input": "a", "output": f"Answer: {step}", "gts": "10", "score": 0.0}])
+    assert "| 100.0 [" in cli.out("table", "mine", "--step", "10", "--scorer", "math")
 
 
-def test_a_filter_of_one_task_leaves_the_comparison_of_another(tmp_path, monkeypatch, capsys):
-    """A has two filters of gsm8k, which B does not have, and both have aime24."""
-    monkeypatch.chdir(tmp_path)
-    for side, tasks in (("a", ("gsm8k", "aime24")), ("b", ("aime24",))):
-        for task in tasks:
-            filters = ("none",) if task == "aime24" else ("strict-match", "flexible-extract")
-            put(Path(side, f"samples_{task}_2025-09-09T13-31-53.4.jsonl"), lm_eval(filters))
-    assert main(["compare", "a", "b", "--json"]) == 0
-    assert [row["data"] for row in json.loads(capsys.readouterr().out)["results"]] == ["aime24"]
-    assert main(["table", "a", "b"]) == 0
-    assert capsys.readouterr().out.count("| b |") == 1
-    put(Path("c/samples_gsm8k_2025-09-09T13-31-53.4.jsonl"), lm_eval(("strict-match",)))
-    assert main(["compare", "a", "c", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)  # once, by the filter of both
-    assert [row["data"] for row in result["results"]] == ["gsm8k"]
+def test_a_filter_of_one_task_leaves_the_comparison_of_another(here, cli):
+    """A has two filters of gsm8k, which B does not have, and both have aime24; C has one of these filters."""
+    for file, filters in {
+        "a/samples_gsm8k": ("strict-match", "flexible-extract"), "a/samples_aime24": ("none",),
+        "b/samples_aime24": ("none",), "c/samples_gsm8k": ("strict-match",),
+    }.items():  # fmt: skip
+        write(f"{file}_2025-09-09T13-31-53.4.jsonl", lm_eval(filters))
+    for other, data in (("b", "aime24"), ("c", "gsm8k")):  # once, by the filter of both
+        assert [row["data"] for row in cli.json("compare", "a", other, "--json")["results"]] == [data]
+    assert cli.out("table", "a", "b").count("| b |") == 1
 
 
 def test_grades_of_several_graders_are_no_more_answers(tmp_path):
     rows = [
-        {
-            "question": f"{i}",
-            "response": "7",
-            "target": "7" if i % 2 else "8",
-            "judge_correct": 1,
-            "rule_correct": i % 2,
-        }
+        {"question": f"{i}", "response": "7", "target": str(8 - i % 2), "judge_correct": 1, "rule_correct": i % 2}
         for i in range(4)
     ]
-    graded, by = read_dump(write(tmp_path / "a.jsonl", rows))
+    data, by = read(write(tmp_path / "a.jsonl", rows))
     assert by == "column 'judge_correct' and column 'rule_correct'"
-    assert [each.score.shape for each in graded] == [(4, 1), (4, 1)]
+    assert data == [("answers", [[1]] * 4), ("answers", [[0], [1]] * 2)]
+
+
+# ---- logs that inspect_ai itself writes, read back by it and by us
+
+RIGHT_IN_FOUR = np.array([[(7 * question + 3 * epoch) % 5 < 2 for epoch in range(4)] for question in range(5)])
+
+
+def sample_of_inspect(question, epoch):
+    """A sample_of_inspect of a log: `C` where it is right."""
+    answer = {"role": "assistant", "content": str(question + 1) if RIGHT_IN_FOUR[question, epoch] else "no"}
+    wanted = [{"role": "user", "content": f"{question} + 1 ="}]
+    return {
+        "id": question + 1, "epoch": epoch + 1, "input": wanted, "target": str(question + 1),
+        "messages": [*wanted, answer],
+        "scores": {"exact": {"value": "C" if RIGHT_IN_FOUR[question, epoch] else "I", "answer": answer["content"]}},
+        "output": {"model": "m", "choices": [{"message": answer, "stop_reason": "stop"}]},
+    }  # fmt: skip
+
+
+def test_inspect_and_we_read_the_same_scores_from_what_it_wrote(tmp_path):
+    log = pytest.importorskip("inspect_ai.log")
+    spec = {
+        "created": "2026-11-26T20:00:00+00:00", "task": "org/aime", "model": "m",
+        "dataset": {"name": "org/aime", "samples": 5, "sample_ids": [*range(1, 6)]},
+        "config": {"epochs": 4, "epochs_reducer": ["mean", "pass_at_2", "pass_at_4"]},
+    }  # fmt: skip
+    samples = [sample_of_inspect(question, epoch) for question in range(5) for epoch in range(4)]
+    made = log.EvalLog.model_validate({"status": "success", "eval": spec, "samples": samples})
+    log.recompute_metrics(made)
+    path = tmp_path / "a.eval"
+    log.write_eval_log(made, str(path))
+    means = {score.reducer: score.metrics["mean"].value for score in log.read_eval_log(str(path)).results.scores}
+    (ours,), by = read_dump(path)
+    assert (ours.data, by) == ("org/aime", "inspect_ai's exact")
+    np.testing.assert_array_equal(ours.score, RIGHT_IN_FOUR)
+    np.testing.assert_array_equal(read_dump(path, {}, "exact")[0][0].score, RIGHT_IN_FOUR)
+    expected = {"mean": 1, "pass_at_2": 2, "pass_at_4": 4}
+    assert means == pytest.approx({name: per_prompt(ours.score, k).mean() for name, k in expected.items()})

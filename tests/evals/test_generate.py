@@ -1,8 +1,10 @@
 """`bandpo eval` and `bandpo score`: from questions to numbers."""
 
+import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,35 +12,45 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import missing, refusal
+from disk import json_rows, write
 from serving import CHOICE, Fake, completion
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.errors import UserError
 from bandpo_runs import toy
 from bandpo_runs.cli import main
+from bandpo_runs.data.questions import Question
 from bandpo_runs.evals import generate, grades
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
 from bandpo_runs.evals.backends.transformers import Transformers
 from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
+from bandpo_runs.evals.generate import Model, find_model
+from bandpo_runs.evals.samples import Sample
+from bandpo_runs.evals.verl_checkpoints import whole_weights
 from bandpo_runs.statistics.estimators import pass_at_k
 
 
-def ask(home, output, *options, data=None):
-    data = data or str(home / "rows.jsonl")
-    args = ["eval", str(home / "model"), "--data", data, "--no-chat", "-o", str(output), *options]
-    return main([*args, "--scorer", "exact", "--max-tokens", "4"])
+@pytest.fixture
+def ask(home, here, cli):
+    """Evaluate the model of the tests: what is printed, or the error."""
+
+    def ask(output, *options, fails=False):
+        args = ["eval", home / "model", "--data", home / "rows.jsonl", "--no-chat", "-o", output, *options]
+        return (cli.error if fails else cli.out)(*args, "--scorer", "exact", "--max-tokens", "4")
+
+    return ask
 
 
-def test_an_evaluation_from_the_command_line(home, here, capsys):
-    assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0
-    printed = capsys.readouterr()
-    assert not printed.err
-    assert "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out" in printed.out
-    assert re.search(r"mean@4 +│ +\d", printed.out)
-    assert printed.out.splitlines()[-1] == "out"
+def test_an_evaluation_from_the_command_line(ask, capsys):
+    printed = ask("out", "-n", "4", "--label", "Tiny")
     samples = {sample.key: sample for sample in read_samples(Path("out"))}
-    assert f"longest {max(sample.tokens for sample in samples.values())}" in printed.out
+    assert not missing(
+        printed, "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out",
+        f"longest {max(sample.tokens for sample in samples.values())}",
+    )  # fmt: skip
+    assert re.search(r"mean@4 +│ +\d", printed)
+    assert (printed.splitlines()[-1], capsys.readouterr().err) == ("out", "")
     facts = read_metadata(Path("out"))
     assert facts["command"].startswith("bandpo eval ")
     assert (facts["label"], facts["dtype"], facts["scorer"]) == ("Tiny", "float32", "exact")
@@ -46,15 +58,13 @@ def test_an_evaluation_from_the_command_line(home, here, capsys):
     (graded,) = read_graded(Path("out"))
     texts = [[samples["rows", p, i].text.strip() for i in range(4)] for p in range(12)]
     assert graded.answers.tolist() == texts
-    for row, wording, score in zip(toy.prompts(12, 0), texts, graded.score, strict=True):
-        assert score.tolist() == [text == row["answer"] for text in wording]
+    answers = [row["answer"] for row in toy.prompts(12, 0)]
+    assert graded.score.tolist() == [[text == a for text in row] for row, a in zip(texts, answers, strict=True)]
 
     before = {path: path.read_bytes() for path in Path("out").iterdir() if path.name != "eval.json"}
-    assert ask(home, "out", "-n", "4", "--label", "Tiny") == 0  # again: all is there
-    assert "48 of them are there" in capsys.readouterr().out
+    assert "48 of them are there" in ask("out", "-n", "4", "--label", "Tiny")  # again: all is there
     assert {path: path.read_bytes() for path in before} == before
-    assert ask(home, "out", "-n", "4", "--seed", "1") == 2
-    assert "sampling.seed: 0 there, 1 now" in capsys.readouterr().err
+    assert "sampling.seed: 0 there, 1 now" in ask("out", "-n", "4", "--seed", "1", fails=True)
 
 
 KILLED = """
@@ -72,7 +82,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys):
+def test_the_same_command_goes_on_where_a_process_was_killed(home, here, cli):
     command = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"]
     command += ["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"]
     done = subprocess.run(
@@ -82,162 +92,140 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys)
         text=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    there = read_samples(Path("killed"))
-    assert len(there) == 21
-    with pytest.raises(UserError, match="not finished: 21 of 48 samples; go on with: bandpo eval "):
-        read_graded(Path("killed"))
-    assert main([*command, "killed"]) == 0
-    assert "21 of them are there" in capsys.readouterr().out
-    assert main([*command, "whole"]) == 0
-    assert read_samples(Path("killed")) == read_samples(Path("whole"))
-    assert [g.score.tolist() for g in read_graded(Path("killed"))] == [
-        g.score.tolist() for g in read_graded(Path("whole"))
-    ]
+    killed, whole = Path("killed"), Path("whole")
+    assert len(read_samples(killed)) == 21
+    assert "not finished: 21 of 48 samples; go on with: bandpo eval " in refusal(read_graded, killed)
+    assert "21 of them are there" in cli.out(*command, "killed")
+    cli.out(*command, "whole")
+    assert read_samples(killed) == read_samples(whole)
+    (one,), (other,) = read_graded(killed), read_graded(whole)
+    assert one.score.tolist() == other.score.tolist()
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
+def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(ask, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr(generate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
-    with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
-        options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
-        assert ask(home, "out", *options) == 2
-        assert "503" in capsys.readouterr().err
-    monkeypatch.setattr(generate, "Server", Server)
-    rest = [sample for sample in read_samples(Path("out")) if sample.finish != "error"]
-    assert len(rest) == 20
+    with Fake(lambda body, count: 200 if count <= 20 else 503) as fake, monkeypatch.context() as patch:
+        patch.setattr(generate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+        assert "503" in ask("out", "-n", "4", "--base-url", fake.url, "--concurrency", "4", fails=True)
+    assert len([sample for sample in read_samples(Path("out")) if sample.finish != "error"]) == 20
     with Fake(lambda body, count: 200) as fake:
-        assert ask(home, "out", *options[:3], fake.url) == 0  # a server may come back at another address
-        assert len({body["seed"] for body in fake.asked}) == 48 - len(rest)
-        assert set(fake.keys) == {"Bearer sk-secret"}
+        ask("out", "-n", "4", "--base-url", fake.url)  # a server may come back at another address
+        assert (len({body["seed"] for body in fake.asked}), {*fake.keys}) == (48 - 20, {"Bearer sk-secret"})
     assert not any(b"secret" in path.read_bytes() for path in Path("out").iterdir())
 
 
-def test_secrets_in_an_address_and_what_a_filter_took(home, here, capsys):
+def test_secrets_in_an_address_and_what_a_filter_took(ask):
     filtered = completion(choices=[CHOICE | {"finish_reason": "content_filter", "text": ""}])
     with Fake(lambda body, count: (200, filtered) if count % 2 else 200) as fake:
         url = fake.url.replace("http://", "http://me:p4ssw0rd@") + "?key=s3cr3t-key"
-        assert ask(home, "out", "-n", "1", f"--base-url={url}", "--timeout", "60") == 0
-        assert "content_filter: 6 samples, cut by the server's content filter\n" in capsys.readouterr().out
-    written = b"".join(path.read_bytes() for path in Path("out").iterdir())
-    assert not [secret for secret in (b"p4ssw0rd", b"s3cr3t") if secret in written]
+        out = ask("out", "-n", "1", f"--base-url={url}", "--timeout", "60")
+    assert "content_filter: 6 samples, cut by the server's content filter\n" in out
+    written = "".join(path.read_text() for path in Path("out").iterdir())
+    assert missing(written, "p4ssw0rd", "s3cr3t") == ["p4ssw0rd", "s3cr3t"]
     assert re.search(r"://\*\*\*@localhost:[0-9]+/v1\?key=\*\*\*'? --timeout 60", read_metadata(Path("out"))["command"])
-    assert ask(home, "out2", f"--base-url={url}", "--timeout", "1") == 2  # nobody is there any more
-    error = capsys.readouterr().err
-    assert "://***@localhost" in error
-    assert not [secret for secret in ("p4ssw0rd", "s3cr3t") if secret in error]
+    error = ask("out2", f"--base-url={url}", "--timeout", "1", fails=True)  # nobody is there any more
+    assert missing(error, "://***@localhost", "p4ssw0rd", "s3cr3t") == ["p4ssw0rd", "s3cr3t"]
 
 
 LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
 
 
-def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again(home, here, capsys):
-    whole = {row["prompt"]: row["answer"] for row in map(json.loads, (home / "rows.jsonl").read_text().splitlines())}
+def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again(ask, home):
+    whole = {row["prompt"]: row["answer"] for row in json_rows(home / "rows.jsonl")}
     first, second, *_ = whole
     up = False
 
     def script(body, count):
         if body["prompt"] == first and not up:
             return 200, {"error": {"message": "out of memory"}}
-        return (400, LONG) if body["prompt"] == second else (200, completion(choices=[right(body)]))
+        right = CHOICE | {"text": whole[body["prompt"]]}
+        return (400, LONG) if body["prompt"] == second else (200, completion(choices=[right]))
 
-    def right(body):
-        return CHOICE | {"text": whole[body["prompt"]]}
+    def evaluated():
+        """What is printed, how the samples ended, and the prompts that were asked for."""
+        asked = len(fake.asked)
+        out = ask("out", "-n", "2", "--base-url", fake.url, "--concurrency", "4")
+        ends = [sample.finish for sample in read_samples(Path("out"))]
+        return out, ends, {body["prompt"] for body in fake.asked[asked:]}
 
     with Fake(script) as fake:
-        options = ["-n", "2", "--base-url", fake.url, "--concurrency", "4"]
-        assert ask(home, "out", *options) == 0
-        out = capsys.readouterr().out
+        out, ends, _ = evaluated()
         assert re.search(r"mean@2 +│ +83.33 ", out)  # 20 of 24
         assert re.search(r"error: 2 samples, no answer from the server; the same bandpo eval .*out of memory", out)
         assert re.search(r"refused: 2 samples, refused by the server. For example: 400 .*16 tokens", out)
-        kinds = [sample.finish for sample in read_samples(Path("out"))]
-        assert kinds == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
-
-        wanted = len(fake.asked)
-        assert ask(home, "out", *options) == 0  # as before: they fail again, which is not news
-        wording = capsys.readouterr().out
-        assert "22 of them are there; 2 that ended in an error are tried again" in wording
-        assert "warning: the server at" in wording
-        assert {body["prompt"] for body in fake.asked[wanted:]} == {first}
-        assert [sample.finish for sample in read_samples(Path("out"))] == kinds
-
+        assert ends == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
+        out, *others = evaluated()  # as before: they fail again, which is not news
+        again = "22 of them are there; 2 that ended in an error are tried again"
+        assert (missing(out, again, "warning: the server at"), *others) == ([], ends, {first})
         up = True
-        assert ask(home, "out", *options) == 0
-        assert re.search(r"mean@2 +│ +91.67 ", capsys.readouterr().out)
-        assert [sample.finish for sample in read_samples(Path("out"))] == ["stop"] * 2 + kinds[2:]
-        wanted = len(fake.asked)
-        assert ask(home, "out", *options) == 0
-        assert len(fake.asked) == wanted
+        out, *others = evaluated()
+        assert re.search(r"mean@2 +│ +91.67 ", out)
+        assert (others, evaluated()[2]) == ([["stop"] * 2 + ends[2:], {first}], set())
     grades = Path("out/grades-exact.jsonl").read_text().splitlines()
     assert len(grades) == len(set(grades)) == 24
 
 
-def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(home, here, capsys):
+def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ask):
     def script(body, count):
         return (400, {"error": "Extra inputs are not permitted"}) if "seed" in body else (200, completion())
 
     with Fake(script) as fake:
         options = ["-n", "1", "--base-url", fake.url]
-        assert ask(home, "out", *options) == 2
-        assert "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in capsys.readouterr().err
-        assert ask(home, "out", *options, "--body", "seed=null,logit_bias={7: 1}") == 0
+        error = ask("out", *options, fails=True)
+        assert "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in error
+        ask("out", *options, "--body", "seed=null,logit_bias={7: 1}")
         assert read_metadata(Path("out"))["body"] == {"seed": None, "logit_bias": {"7": 1}}
         assert fake.asked[-1]["logit_bias"] == {"7": 1}
-        assert ask(home, "out", "-n", "2", "--base-url", fake.url, "--body", "seed=null") == 2
-        assert "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in capsys.readouterr().err
+        error = ask("out", "-n", "2", "--base-url", fake.url, "--body", "seed=null", fails=True)
+        assert "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in error
 
 
 # ---- models
 
 
-def test_a_model_may_be_given_as_the_run_that_made_it(home, here, capsys):
-    run = here / "runs" / "mine"
-    run.mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False}))
+def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
+    run = Path("runs/mine")
+    write(run / "run.json", {"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False})
     (run / "checkpoints" / "checkpoint-20").mkdir(parents=True)
-    assert main(["eval", "runs/mine", "--data", "lab"]) == 2
-    assert "runs/mine holds no model: the run is not finished; " in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"holds no model \(config.json\), run"):
-        generate.find_model("runs")
+    assert "runs/mine holds no model: the run is not finished; " in cli.error("eval", run, "--data", "lab")
+    assert "holds no model (config.json), run" in refusal(generate.find_model, "runs")
     (run / "model").mkdir()
-    assert generate.find_model("runs/mine") == generate.Model("runs/mine/model", "mine", "Band", "runs/mine")
-    path = str(home / "model")
-    assert generate.find_model(path) == generate.Model(path, "model", "model")
-    assert generate.find_model("Qwen/Qwen2.5-0.5B") == generate.Model(
-        "Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B"
-    )
-    assert generate.find_model("org/name", "http://localhost:1/v1") == generate.Model("org/name", "name", "org/name")
+    path, name = str(home / "model"), "Qwen/Qwen2.5-0.5B"
+    for args, model in (
+        (["runs/mine"], ("runs/mine/model", "mine", "Band", "runs/mine")),
+        ([path], (path, "model", "model")),
+        ([name], (name, "Qwen2.5-0.5B", name)),
+        (["org/name", "http://localhost:1/v1"], ("org/name", "name", "org/name")),
+    ):
+        assert generate.find_model(*args) == generate.Model(*model)
 
 
 def test_weights_are_told_apart(home, tmp_path):
-    before = weights_of(str(home / "model"))
     model = AutoModelForCausalLM.from_pretrained(home / "model")
-    model.save_pretrained(tmp_path)
-    same = weights_of(str(tmp_path))
-    with torch.no_grad():
+    found = [weights_of(str(home / "model"))]
+    for change in (0, 1e-6):
         for weight in model.parameters():
-            weight += 1e-6
-    model.save_pretrained(tmp_path)
-    assert before is not None
-    assert same != weights_of(str(tmp_path))
-    with pytest.raises(UserError, match=r"model 'gone/model' \(this folder does not exist\) cannot be loaded"):
-        weights_of("gone/model")
+            weight.data += change
+        model.save_pretrained(tmp_path)
+        found.append(weights_of(str(tmp_path)))
+    _, same, other = found
+    assert None not in found
+    assert same != other
+    assert "model 'gone/model' (this folder does not exist) cannot be loaded" in refusal(weights_of, "gone/model")
 
 
-def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, here, capsys):
+def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, here, cli):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
     name, weight = list(model.named_parameters())[-1]
-    with torch.no_grad():
-        weight.view(-1)[0] = torch.nan
+    weight.data.view(-1)[0] = torch.nan
     model.save_pretrained("broken")
     AutoTokenizer.from_pretrained(home / "model").save_pretrained("broken")
-    assert main(["eval", "broken", "--data", "lab"]) == 2
     wording = f"model 'broken' cannot be loaded: its weights are not finite (NaN or infinite), first those of {name}\n"
-    assert capsys.readouterr().err.endswith(wording)
+    assert cli.error("eval", "broken", "--data", "lab").endswith(wording)
 
 
-def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, here, monkeypatch, capsys):
+def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, ask, monkeypatch, capsys):
     draw_all = Transformers.generate
 
     def draw_some(self, requests, sampling):
@@ -246,13 +234,12 @@ def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, here, monke
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(Transformers, "generate", draw_some)
-    assert ask(home, "out", "-n", "4") == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformers, "generate", draw_some)
+        args = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "-o", "out", "-n", "4"]
+        assert main([*args, "--scorer", "exact", "--max-tokens", "4"]) == 130
     assert capsys.readouterr().err == "interrupted; 5 of 48 samples are kept in out; the same command goes on\n"
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    assert ask(home, "out", "-n", "4") == 0
-    assert "; 5 of them are there" in capsys.readouterr().out
+    assert "; 5 of them are there" in ask("out", "-n", "4")
 
 
 # ---- mistakes
@@ -277,63 +264,202 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("args", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(home, here, capsys, args, message):
-    Path("rows.jsonl").write_text((home / "rows.jsonl").read_text())
-    assert main(["eval", str(home / "model"), *args]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert message in err
+def test_a_mistake_is_one_line_and_nothing_is_written(home, here, cli, args, message):
+    write("rows.jsonl", (home / "rows.jsonl").read_text())
+    assert message in cli.error("eval", home / "model", *args)
     assert [path.name for path in here.iterdir()] == ["rows.jsonl"]
 
 
 @pytest.mark.parametrize("mistake", ["template", "scorer"])
-def test_nothing_is_trained_or_merged_for_a_mistake(home, here, capsys, monkeypatch, mistake):
+def test_nothing_is_trained_or_merged_for_a_mistake(home, here, cli, monkeypatch, mistake):
     monkeypatch.setattr(toy, "warm_start", lambda *args: pytest.fail("trains"))
     monkeypatch.setattr(generate, "whole_weights", lambda *args: pytest.fail("merges"))
     args, message = MISTAKES[mistake]
-    for model in ("lab", str(home / "model")):
-        assert main(["eval", model, *args]) == 2
-        assert message in capsys.readouterr().err
+    for model in ("lab", home / "model"):
+        assert message in cli.error("eval", model, *args)
 
 
 # ---- grades
 
 
-def test_grading_goes_on_where_it_was_stopped_and_is_not_done_again(home, here, monkeypatch, capsys):
-    ask(home, "out", "-n", "4")
-    path = Path("out/grades-exact.jsonl")
+def test_grading_goes_on_where_it_was_stopped_and_is_not_done_again(ask, monkeypatch, cli):
+    ask("out", "-n", "4")
+    path, seen, exact = Path("out/grades-exact.jsonl"), [], grades.exact
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    seen = []
-    exact = grades.exact
+    half = write(path, whole[: len(whole) // 2]).read_bytes()
     monkeypatch.setattr(grades, "exact", lambda texts, answer: seen.extend(texts) or exact(texts, answer))
-    assert main(["score", "out"]) == 0
-    assert path.read_bytes() == whole
-    assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")
-    assert main(["score", "out"]) == 0
-    assert len(seen) == 48 - whole[: len(whole) // 2].count(b"\n")
+    for _ in range(2):
+        cli.out("score", "out")
+        assert (path.read_bytes(), len(seen)) == (whole, 48 - half.count(b"\n"))
 
 
-def test_scores_as_a_table_and_for_scripts(home, here, capsys):
-    ask(home, "a", "-n", "4")
-    ask(home, "b", "-n", "2", "--seed", "3")
-    capsys.readouterr()
-    assert main(["score", "a", "b", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+def test_scores_as_a_table_and_for_scripts(ask, cli):
+    ask("a", "-n", "4")
+    ask("b", "-n", "2", "--seed", "3")
+    first, second = cli.json("score", "a", "b", "--json")
     assert (first["source"], first["scorer"], second["source"]) == ("a", "exact", "b")
     (graded,) = read_graded(Path("a"))
-    assert first["results"][0]["mean@4"]["value"] == pytest.approx(graded.score.mean())
-    assert first["results"][0]["pass@4"]["value"] == pytest.approx(graded.score.max(1).mean())
-    assert main(["score", "a", "-k", "3"]) == 0
+    values = [first["results"][0][name]["value"] for name in ("mean@4", "pass@4")]
+    assert values == pytest.approx([graded.score.mean(), graded.score.max(1).mean()])
     of_3 = float(pass_at_k(4, graded.score.sum(1), 3).mean())
-    assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", capsys.readouterr().out)
-    assert main(["score", "a", "--wrong", "2"]) == 0
-    shown = re.findall(r"rows, sample \d: .+\n  right: .+; (?:read: .+|unparsed)\n", capsys.readouterr().out)
+    assert re.search(rf"pass@3 +│ +{100 * of_3:.2f} ", cli.out("score", "a", "-k", "3"))
+    out = cli.out("score", "a", "--wrong", "2")
+    shown = re.findall(r"rows, sample \d: .+\n  right: .+; (?:read: .+|unparsed)\n", out)
     assert len(shown) == min(2, int((1 - graded.score).sum()))
-    assert main(["score", "a", "b", "-k", "4"]) == 2
-    assert "k must be from 1 to the 2 samples of b, got 4" in capsys.readouterr().err
-    assert main(["score", "a", "--scorer", "lab"]) == 0
+    assert "k must be from 1 to the 2 samples of b, got 4" in cli.error("score", "a", "b", "-k", "4")
+    cli.out("score", "a", "--scorer", "lab")
     assert Path("a/grades-lab.jsonl").is_file()
-    assert main(["score", "gone"]) == 2
-    assert "gone: no such file or folder; expected a folder of bandpo eval" in capsys.readouterr().err
+    assert "gone: no such file or folder; expected a folder of bandpo eval" in cli.error("score", "gone")
+
+
+# ---- what each scorer makes of samples
+
+
+def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
+    samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
+    wanted = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
+    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer, facts or {}, "d")(samples, wanted)]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "text", "answer", "grade"),
+    [
+        ("exact", " a ", "a", (1, "a", "ok")), ("exact", "b", "a", (0, "b", "ok")),
+        ("last-number", "so 1,007.50", "1007.5", (1, "1007.5", "ok")), ("last-number", "7", "8", (0, "7", "ok")),
+        ("last-number", "none", "9", (0, None, "unparsed")), ("last-number", "7.0", "7", (1, "7", "ok")),
+        ("last-number", "007", "7", (1, "7", "ok")), ("last-number", "700", "7", (0, "700", "ok")),
+        ("dapo-strict", "Answer: 42", "42", (1, "42", "ok")), ("math", "so \\boxed{42}", "42", (1, "42", "ok")),
+        ("math", "\\boxed{41}", "42", (0, "41", "ok")),
+    ],
+)  # fmt: skip
+def test_each_scorer_says_what_it_read(scorer, text, answer, grade):
+    assert graded_by(scorer, [text], [answer]) == [grade]
+
+
+def test_the_labs_answers_are_graded_as_in_training():
+    generator = torch.Generator().manual_seed(0)
+    tokenizer, rows, texts, finishes = toy.tokenizer(), [], [], []
+    for _ in range(3000):
+        ids = torch.randint(0, toy.END + 1, (toy.MAX_COMPLETION,), generator=generator)
+        ids[torch.rand(len(ids), generator=generator) < 0.3] = toy.ANSWER
+        ids = torch.where(ids < toy.BASE, ids % 3, ids)
+        ids[torch.rand(len(ids), generator=generator) < 0.2] = toy.END
+        ids = ids.tolist()
+        ids = ids[: ids.index(toy.END) + 1] if toy.END in ids else ids
+        rows.append(ids)
+        texts.append(tokenizer.decode(ids, skip_special_tokens=True))
+        finishes.append("stop" if ids[-1] == toy.END else "length")
+    answers = [toy.SYMBOLS[i % 3] for i in range(3000)]
+    expected = toy.reward(texts, rows, answers)
+    assert 10 < sum(expected) < 1000
+    for text, finish, answer, score in zip(texts, finishes, answers, expected, strict=True):
+        assert graded_by("lab", [text], [answer], finish=finish)[0][0] == score
+
+
+def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
+    facts = {"task": "chain_sum", "items": 3, "options": {"seed": 5, "min_terms": 2, "max_terms": 2}}
+    items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
+    right = items[2]["answer"]
+    assert score_answer(f"{right} it is", items[2]) not in (0, 1)
+    result = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
+    assert [g[0] for g in result] == [1, 0]
+    why = refusal(graded_by, "reasoning-gym", ["1"], ["1"])
+    assert "grades tasks that reasoning_gym made, and the data set 'd' is none" in why
+
+
+OPENED, CUT, PLAIN = ("so it is 4</think>4", "stop"), ("so it is \\boxed{4}", "length"), ("4", "stop")
+
+
+@pytest.mark.parametrize(
+    ("facts", "answers", "thinking"),
+    [
+        ({"backend": "openai"}, [OPENED, OPENED, CUT, CUT, CUT], "opened"),
+        ({"backend": "openai"}, [("a[/THINK]4", "stop")], "opened"),
+        ({"backend": "openai"}, [OPENED, PLAIN, PLAIN], None),
+        ({"backend": "openai"}, [("<think>4</think>4", "stop"), CUT], None),
+        ({"backend": "openai"}, [CUT], None),
+        ({"backend": "openai"}, [], None),
+        ({"backend": "openai", "thinking": "opened"}, [], "opened"),
+        ({"backend": "vllm", "thinking": "opened"}, [], "opened"),
+        ({"backend": "vllm", "thinking": None}, [OPENED], None),
+    ],
+)
+def test_a_server_whose_answers_end_a_thinking_that_they_do_not_begin_opened_it(facts, answers, thinking):
+    samples = [Sample("d", i, 0, 0, text, 1, finish) for i, (text, finish) in enumerate(answers)]
+    assert grades.thinking_in(facts, samples) == thinking
+
+
+# ---- a made checkpoint where verl is not installed; tests/cluster/test_verl_checkpoints.py merges verl's own
+
+RUN = Path("checkpoints/paper/band")
+
+
+def actor_of(step):
+    """A step's actor, as two ranks of verl's FSDP leave it."""
+    actor = RUN / f"global_step_{step}" / "actor"
+    write(actor / "huggingface" / "config.json", {})
+    for rank in range(2):
+        torch.save({"weight": torch.ones(2)}, actor / f"model_world_size_2_rank_{rank}.pt")
+    write(actor / "fsdp_config.json", {"FSDP_version": 2, "world_size": 2})
+    return actor
+
+
+@pytest.fixture
+def actor(here, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "verl" else find_spec(name))
+    return actor_of(800)
+
+
+@pytest.mark.parametrize(
+    "end", ["", "/global_step_800", "/global_step_800/actor", "/global_step_800/actor/huggingface"]
+)
+def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_be_run(actor, end, home, cli):
+    line = ["eval", f"{RUN}{end}", "--data", "lab"]
+    assert find_model(f"{RUN}{end}") == Model(str(actor), "paper/band-800", "paper / band, step 800")
+    command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor} --target_dir {actor}/huggingface"
+    assert cli.error(*line) == (
+        f"error: {actor} has its weights in parts, and verl is not installed here. Where it is, run {command}\n"
+    )
+    # As that command, or hf_model, leaves it.
+    shutil.copytree(home / "model", actor / "huggingface", dirs_exist_ok=True)
+    out = cli.out(*line, "--limit", "1", "-n", "1", "--backend", "transformers")
+    assert "paper / band, step 800 on lab" in out
+    assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == f"{actor}/huggingface"
+
+
+def test_the_newest_step_is_the_one_that_verl_says_it_finished(actor, capsys):
+    actor_of(1000)
+    for message, step in ((None, 1000), ("800", 800), ("1000", 1000), ("1200", 1000), ("?", 1000)):
+        if message:
+            write(RUN / "latest_checkpointed_iteration.txt", message)
+        assert find_model(str(RUN)).name == f"paper/band-{step}"
+        printed = capsys.readouterr().out
+        assert f"step {step} is the newest of 2 in {RUN}" in printed
+        assert ("is missing or names another" in printed) == (message != str(step))
+    result = find_model(str(RUN.rename(f"{RUN}-seed2")))  # a table has runs of one label in one row
+    assert (result.name, result.label) == ("paper/band-seed2-1000", "paper / band, step 1000")
+
+
+def test_a_checkpoint_that_is_not_whole_is_refused(actor):
+    part = actor / "model_world_size_2_rank_1.pt"
+    actor.with_name("critic").mkdir()
+    for spoil in (lambda: part.write_bytes(part.read_bytes()[:-100]), part.unlink):
+        spoil()
+        why = refusal(whole_weights, str(actor))
+        assert "model_world_size_2_rank_1.pt is missing or cut off: verl was stopped" in why
+    (actor / "fsdp_config.json").rename(actor.with_name("critic") / "fsdp_config.json")
+    for end in ("", "/actor", "/critic"):
+        place = f"{RUN}/global_step_800{end}"
+        assert f"{place} holds no actor of verl's FSDP" in refusal(find_model, place)
+
+
+def test_lora_is_never_taken_for_its_base(actor):
+    """verl's hf_model names LoRA's weights as no model does; its merger leaves the adapter apart."""
+    (actor / "huggingface" / "model.safetensors").touch()
+    assert whole_weights(str(actor)) == f"{actor}/huggingface"
+    write(actor / "lora_train_meta.json", {})
+    assert "Where it is, run this command again" in refusal(whole_weights, str(actor))
+    (actor / "huggingface").rename("by hand")
+    Path("by hand/lora_adapter").mkdir()
+    assert "by hand holds a base's weights, and its LoRA apart" in refusal(find_model, "by hand")

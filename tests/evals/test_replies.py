@@ -58,8 +58,7 @@ def test_a_hostile_reply_is_the_outcome_of_its_sample_and_asked_once(does, messa
     poison = wanted[7].seed
     with Fake(lambda body, count: does if body["seed"] == poison else 200) as fake:
         answers = drawn(Server("m", fake.url), wanted, Sampling(max_tokens=COUNT))
-        assert sum(body["seed"] == poison for body in fake.asked) == 1
-        assert set(fake.paths) == {"/v1/completions"}
+        assert (sum(body["seed"] == poison for body in fake.asked), set(fake.paths)) == (1, {"/v1/completions"})
     failed = answers.pop(wanted[7].key)
     assert (failed.text, failed.finish) == ("", "error")
     assert str(failed.error).startswith(message)

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from commands import refusal
 from serving import PROMPTS, drawn, first_tokens, requests
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo.errors import UserError
 from bandpo_runs import toy
 from bandpo_runs.evals.backends.base import Request, opens_thinking
 from bandpo_runs.evals.backends.transformers import SeededChoice, Transformers
@@ -24,8 +24,7 @@ def test_the_greatest_logit_after_noise_is_a_draw_from_the_softmax():
     chances = logits.softmax(-1).numpy()
     seen = np.bincount(chosen, minlength=5)
     assert ((seen - count * chances) ** 2 / (count * chances)).sum() < 23.5  # chi2 with 4 degrees of freedom, p = 1e-4
-    at_the_next_place = choice(ids, logits.expand(count, -1)).argmax(-1)
-    both = (chosen == at_the_next_place).double().mean().item()
+    both = (chosen == choice(ids, logits.expand(count, -1)).argmax(-1)).double().mean().item()
     assert abs(both - (chances**2).sum()) < 0.03  # as often as independent draws agree
 
 
@@ -96,10 +95,8 @@ def test_tokens_count_the_end_and_a_cut_answer_says_so(engine):
     assert {answer.finish for answer in answers} == {"stop", "length"}
     for answer in answers:
         assert 1 <= answer.tokens <= 4
-        if answer.finish == "length":
-            assert answer.tokens == 4
-        visible = [letter for letter in answer.text if not letter.isspace()]
-        assert len(visible) <= answer.tokens - (answer.finish == "stop")
+        assert answer.finish == "stop" or answer.tokens == 4
+        assert len("".join(answer.text.split())) <= answer.tokens - (answer.finish == "stop")
 
 
 def saved(home, folder, **changes):
@@ -133,19 +130,18 @@ def test_a_batch_that_does_not_fit_is_halved(engine, monkeypatch):
 
     def limited(input_ids, **options):
         sizes.append(len(input_ids))
-        if len(input_ids) > 10:
+        if len(input_ids) > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return generate(input_ids=input_ids, **options)
 
-    monkeypatch.setattr(engine, "batch", 32)
-    monkeypatch.setattr(engine, "say", message.append)
+    for name, value in (("batch", 32), ("say", message.append)):
+        monkeypatch.setattr(engine, name, value)
     monkeypatch.setattr(engine.model, "generate", limited)
-    assert drawn(engine, requests(5), sampling) == expected
-    assert sizes == [20, 10, 10]
+    most = 10
+    assert (drawn(engine, requests(5), sampling), sizes) == (expected, [20, 10, 10])
     assert message == ["out of memory with 20 samples at once: going on with 10"]
-    monkeypatch.setattr(engine.model, "generate", lambda **options: (_ for _ in ()).throw(torch.OutOfMemoryError()))
-    with pytest.raises(UserError, match="one answer of 6 tokens does not fit into the memory of cpu"):
-        drawn(engine, requests(5), sampling)
+    most = 0
+    assert "one answer of 6 tokens does not fit into the memory of cpu" in refusal(drawn, engine, requests(5), sampling)
 
 
 def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeypatch):
@@ -153,10 +149,8 @@ def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeyp
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]
     assert drawn(engine, chat, sampling) == drawn(engine, requests(), sampling)
     monkeypatch.setattr(engine, "tokenizer", toy.tokenizer())
-    with pytest.raises(UserError, match="has no chat template; --no-chat sends"):
-        drawn(engine, chat, sampling)
-    with pytest.raises(UserError, match="makes no token of ''"):
-        drawn(engine, [Request(0, "", 0)], sampling)
+    assert "has no chat template; --no-chat sends" in refusal(drawn, engine, chat, sampling)
+    assert "makes no token of ''" in refusal(drawn, engine, [Request(0, "", 0)], sampling)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +158,12 @@ def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeyp
     [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
 )
 def test_it_is_known_whether_the_prompt_opens_the_thinking(end, opened):
-    tokenizer = toy.tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
+    with_end, without = toy.tokenizer(), toy.tokenizer()
+    with_end.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
         "{% if add_generation_prompt %}" + end + "{% endif %}"
     )
-    assert opens_thinking([{"role": "user", "content": "a b ="}], tokenizer) == opened
-    assert opens_thinking("a b =" + end, tokenizer) == opens_thinking("a b =" + end, None) == opened
-    assert not opens_thinking([{"role": "user", "content": "a" + end}], None)  # of a server
-    tokenizer.chat_template = None
-    assert not opens_thinking([{"role": "user", "content": "a" + end}], tokenizer)  # it is refused where it is rendered
+    text, message = "a b =" + end, [{"role": "user", "content": "a" + end}]
+    found = [opens_thinking([{"role": "user", "content": "a b ="}], with_end)]
+    assert found + [opens_thinking(text, each) for each in (with_end, None)] == [opened] * 3
+    # Of a server, and where it is refused when it is rendered.
+    assert [opens_thinking(message, each) for each in (None, without)] == [False, False]

@@ -1,19 +1,24 @@
 """Logs that are being written, and what may happen to them meanwhile."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from commands import refusal
+from disk import write
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
+from bandpo_runs.files import locks
+from bandpo_runs.files.locks import locked
 from bandpo_runs.files.logs import Followed, logs_at, lost_in, read
 
 
@@ -71,8 +76,7 @@ def test_what_is_added_is_read_and_an_unchanged_file_is_not(path, monkeypatch):
     log = followed(path, lines(1, 2))
     assert [*log.at] == [1, 2]
     add(path, lines(3))
-    assert log.poll()
-    assert ([*log.at], (log.damaged, log.went_back, log.fault)) == ([1, 2, 3], (0, 0, ""))
+    assert (log.poll(), [*log.at], log.damaged, log.went_back, log.fault) == (True, [1, 2, 3], 0, 0, "")
     monkeypatch.setattr(log, "_read", None)
     assert not log.poll()
 
@@ -82,12 +86,10 @@ def test_a_log_that_is_cut_or_replaced_is_read_from_its_beginning(path):
     log = followed(path, lines(1, 2, 3, 4))
     os.truncate(path, len(lines(1, 2)))
     add(path, line(3, reward=9))
-    assert log.poll()
-    assert [row["reward"] for row in log.rows] == [0.1, 0.2, 9]
+    assert (log.poll(), [row["reward"] for row in log.rows]) == (True, [0.1, 0.2, 9])
     path.with_suffix(".new").write_text(lines(7))
     path.with_suffix(".new").rename(path)
-    assert log.poll()
-    assert ([*log.at], log.went_back) == ([7], 0)
+    assert (log.poll(), [*log.at], log.went_back) == (True, [7], 0)
 
 
 def test_the_rows_stay_when_a_log_is_emptied_or_deleted(path):
@@ -133,13 +135,10 @@ def test_a_log_is_read_as_rows_in_order_and_what_is_none_is_counted(path, text, 
 
 def test_a_character_that_is_half_there_is_waited_for(path):
     whole = json.dumps({"step": 1, "name": "\u00e9"}, ensure_ascii=False).encode() + b"\n"
-    at = whole.index(b"\xa9")
-    path.write_bytes(whole[:at])
     log = Followed(path)
-    log.poll()
-    with path.open("ab") as file:
-        file.write(whole[at:])
-    log.poll()
+    for size in (whole.index(b"\xa9"), len(whole)):
+        path.write_bytes(whole[:size])
+        log.poll()
     assert (log.rows, log.damaged) == ([{"step": 1}], 0)
 
 
@@ -175,21 +174,17 @@ def test_a_run_that_begins_again_in_the_same_file(path):
 
 def state(path, *steps, most=5):
     history = [{"step": step, "reward": step / 10} for step in steps]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"global_step": steps[-1], "max_steps": most, "log_history": history}))
+    return write(path, {"global_step": steps[-1], "max_steps": most, "log_history": history})
 
 
 def test_trls_state_is_read_anew_from_checkpoint_to_checkpoint(tmp_path):
     first, second = (tmp_path / f"checkpoint-{n}" / "trainer_state.json" for n in (2, 4))
-    state(first, 1, 2)
-    log = Followed(first)
+    log = Followed(state(first, 1, 2))
     assert (log.poll(), log.poll()) == (True, False)
-    state(second, 1, 2, 3, 4)
-    log.path = second
+    log.path = state(second, 1, 2, 3, 4)
     assert (log.poll(), [*log.at], log.last_step, log.went_back) == (True, [1, 2, 3, 4], 5, 0)
     second.write_text(second.read_text()[:-9])  # while it is being written
-    assert (log.poll(), log.poll(), [*log.at]) == (True, False, [1, 2, 3, 4])
-    assert "corrupt" in log.fault
+    assert (log.poll(), log.poll(), [*log.at], "corrupt" in log.fault) == (True, False, [1, 2, 3, 4], True)
     state(second, 1, 2, 3, 4, 5)
     assert (log.poll(), len(log.rows), log.fault) == (True, 5, "")
 
@@ -199,9 +194,8 @@ def test_a_state_that_is_read_anew_is_counted_anew(tmp_path):
     history = [{"step": step, "reward": reward} for step, reward in ((1, 0.1), (2, 0.1), (2, 0.2))] + [{"reward": 0.1}]
     for more in range(3):
         history.append({"step": 3 + more, "reward": 0.1})
-        log.path.write_text(json.dumps({"log_history": history}))
-        assert log.poll()
-        assert (len(log.rows), log.went_back, log.damaged) == (3 + more, 1, 1)
+        write(log.path, {"log_history": history})
+        assert (log.poll(), len(log.rows), log.went_back, log.damaged) == (True, 3 + more, 1, 1)
 
 
 def test_a_row_that_repeats_what_its_step_had_is_no_resume(path):
@@ -219,12 +213,10 @@ def test_a_row_that_repeats_what_its_step_had_is_no_resume(path):
 
 
 def test_of_states_that_were_copied_the_last_step_counts(tmp_path):
-    for step in (1000, 500):  # written in this order
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        state(tmp_path / f"checkpoint-{step}" / "trainer_state.json", 1)
-    assert logs_at(tmp_path)[tmp_path].parent.name == "checkpoint-1000"
-    os.utime(tmp_path / "checkpoint-1000" / "trainer_state.json", (1e9, 1e9))  # of an older run
-    assert logs_at(tmp_path)[tmp_path].parent.name == "checkpoint-500"
+    first, second = (state(tmp_path / f"checkpoint-{x}" / "trainer_state.json", 1) for x in (1000, 500))
+    assert logs_at(tmp_path) == {tmp_path: first}  # though it was written first
+    os.utime(first, (1e9, 1e9))  # of an older run
+    assert logs_at(tmp_path) == {tmp_path: second}
 
 
 @pytest.mark.parametrize("name", ["eval_loss", "val-core/math/mean@8"])
@@ -240,29 +232,24 @@ def test_a_step_that_is_evaluated_twice_keeps_what_was_trained(path, name):
 
 
 def test_runs_are_found_while_folders_beside_them_are_deleted(tmp_path, monkeypatch):
-    for folder in ("one", "two", "one/model", "gone", "runs/model"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        if folder != "gone":
-            (tmp_path / folder / "run.json").write_text("{}")
-    whole = os.scandir
+    runs = [write(tmp_path / name / "run.json", "{}").parent for name in ("one", "runs/model", "two")]
+    write(tmp_path / "one" / "model" / "run.json", "{}")  # within one, and so none
+    gone, whole = tmp_path / "gone", os.scandir
+    gone.mkdir()
 
     def scandir(path):
         if Path(path).name == "gone":
-            Path(path).rmdir()
+            gone.rmdir()
         return whole(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    runs = [tmp_path / "one", tmp_path / "runs" / "model", tmp_path / "two"]  # and none within one
     assert logs_at(tmp_path) == {run: run / "metrics.jsonl" for run in runs}
-    assert not (tmp_path / "gone").exists()
+    assert not gone.exists()
 
 
 def test_no_regular_file_is_no_error_and_is_told(tmp_path):
     log = Followed(tmp_path)
-    assert log.poll()
-    assert "is a folder" in log.fault
-    with pytest.raises(UserError, match="is a folder"):
-        read(tmp_path)
+    assert (log.poll(), "is a folder" in log.fault, "is a folder" in refusal(read, tmp_path)) == (True, True, True)
 
 
 def test_what_is_followed_is_not_touched(path):
@@ -274,7 +261,79 @@ def test_what_is_followed_is_not_touched(path):
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_lines_that_two_processes_wrote_into_each_other_are_counted(path):
-    log = followed(path, lines(1) + '{"step": 2, "rew' + lines(3) + 'ard": 0.2}\n' + "[4]\nnull\n\n" + lines(5))
-    assert [*log.at] == [1, 5]
-    assert log.damaged == 4
+# ---- the lock of a folder: one process at a time, and free when its process is gone
+
+# Without the package's own __init__, which loads torch.
+HOLD = f"""
+import sys, types
+from pathlib import Path
+for name in ("bandpo", "bandpo_runs"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [{str(Path(locks.__file__).parents[2])!r} + "/" + name]
+from bandpo_runs.files.locks import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of tmp_path / "run"."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run" / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    (tmp_path / "run" / "content").touch()
+    yield process
+    process.kill()
+    process.communicate()  # until it is gone
+
+
+def test_a_second_process_is_refused(holder, tmp_path):
+    file = tmp_path / "run" / ".lock"
+    with pytest.raises(UserError, match=rf"^another process is writing to {file.parent}; wait"):
+        locked(file).__enter__()
+
+
+def test_a_lock_is_free_when_its_process_was_killed(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    with locked(tmp_path / "run" / ".lock"):
+        pass
+
+
+def test_who_waits_is_told_and_comes_next(holder, tmp_path):
+    said = []
+
+    def tell(text):
+        said.append(text)
+        holder.kill()
+
+    with locked(tmp_path / "run" / ".lock", waiting=tell):
+        assert said == [f"another process is writing to {tmp_path / 'run'}"]
+
+
+def test_the_same_process_may_not_write_twice_either(tmp_path):
+    with locked(tmp_path / ".lock"), pytest.raises(UserError, match="another process"):
+        locked(tmp_path / ".lock").__enter__()
+    with locked(tmp_path / ".lock"):
+        pass
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    """Such as a worker that loads data: it may outlive its parent."""
+    with locked(tmp_path / ".lock"):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+    with locked(tmp_path / ".lock"):
+        os.close(write)
+        os.waitpid(child, 0)

@@ -1,18 +1,20 @@
 """Logs as people keep them: consoles of trainers, in the forms that terminals and processes give them."""
 
-from __future__ import annotations
-
 import json
 import pprint
 import random
+import sys
 import time
 
 import pytest
+from commands import refusal
+from disk import write
 
 from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
-from bandpo_runs.files.logs import is_log, read
+from bandpo_runs.files.logs import Followed, is_log, logs_at, name_of, read
 from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.table import make_table, markdown
 from bandpo_runs.training.doctor import examine
 
 STEPS = (1, 2, 3, 4)
@@ -80,8 +82,7 @@ CONSOLES = {
 @pytest.mark.parametrize("console", CONSOLES.values(), ids=CONSOLES)
 def test_a_console_of_trl_is_a_log(tmp_path, console):
     """As `python train.py > train.log` writes it, and other things with it."""
-    path = tmp_path / "train.log"
-    path.write_bytes(console if isinstance(console, bytes) else console.encode())
+    path = write(tmp_path / "train.log", console if isinstance(console, bytes) else console.encode())
     log = read(path)
     assert [(each["step"], each["reward"], each["loss"]) for each in log.rows] == [(x, x / 8, x / 100) for x in STEPS]
     assert [each["cut/fraction"] for each in log.rows] == [0.003] * 4
@@ -92,8 +93,7 @@ def test_a_console_of_trl_is_a_log(tmp_path, console):
 @pytest.mark.parametrize("width", [50, 60, 80, 97, 120, 237])
 @pytest.mark.parametrize("begin", [bar, lambda step: ""])
 def test_a_row_that_a_terminal_wraps_is_whole(tmp_path, begin, width):
-    path = tmp_path / "train.log"
-    path.write_text(wrapped("".join(f"{begin(step)}{row(step)}\n" for step in STEPS), width))
+    path = write(tmp_path / "train.log", wrapped("".join(f"{begin(step)}{row(step)}\n" for step in STEPS), width))
     assert [{name: each[name] for name in row(1)} for each in read(path).rows] == [row(step) for step in STEPS]
 
 
@@ -117,12 +117,10 @@ def test_a_run_that_was_resumed_into_the_same_console_goes_back(tmp_path):
     assert [each["grad_norm"] for each in log.rows] == [0, 1, 2, 3, 7, 8, 9, 10, 11, 12]
 
 
-def test_steps_that_are_counted_are_told_to_be(tmp_path, capsys):
-    path = tmp_path / "train.log"
-    path.write_text(PLAIN)
+def test_steps_that_are_counted_are_told_to_be(tmp_path, cli):
+    path = write(tmp_path / "train.log", PLAIN)
     assert next(x.what for x in examine([str(path)])) == f"{path}: its rows have no step; they are counted"
-    assert main(["watch", str(path), "--once"]) == 0
-    assert "Its rows have no step; they are counted." in capsys.readouterr().out
+    assert "Its rows have no step; they are counted." in cli.out("watch", str(path), "--once")
     (run,) = read_runs([path])
     assert (run.label, run.mean("reward").tolist()) == ("train", [0.125, 0.25, 0.375, 0.5])
 
@@ -142,8 +140,7 @@ SWIFT = [
 @pytest.mark.parametrize("rows", [HISTORY, SWIFT])
 def test_the_rows_of_a_history_have_the_steps_of_the_trainer(tmp_path, rows):
     """wandb's scan_history and ms-swift's logging.jsonl."""
-    path = tmp_path / "history.jsonl"
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    path = write(tmp_path / "history.jsonl", "".join(f"{json.dumps(each)}\n" for each in rows))
     log = read(path)
     assert ([*log.at], log.went_back, log.notes, is_log(path)) == ([5, 10], 0, [], True)
     assert [each["reward"] for each in log.rows] == [0.5, 0.75]
@@ -151,14 +148,12 @@ def test_the_rows_of_a_history_have_the_steps_of_the_trainer(tmp_path, rows):
     assert not {"_timestamp", "_step"} & log.at[5].keys()
 
 
-def test_a_history_without_the_trainers_step_has_that_of_wandb(tmp_path, capsys):
+def test_a_history_without_the_trainers_step_has_that_of_wandb(tmp_path, cli):
     path = tmp_path / "history.jsonl"
     rows = [{"_step": x, "reward": x / 4, "val-core/gsm8k/acc/mean@8": x / 4} for x in (1, 2)]
     path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
-    assert [*read(path).at] == [1, 2]
-    assert read_result(str(path)).logged[0].mean == 0.5
-    assert main(["doctor", str(path)]) == 0
-    assert "no clip rate is in" in capsys.readouterr().out
+    assert ([*read(path).at], read_result(str(path)).logged[0].mean) == ([1, 2], 0.5)
+    assert "no clip rate is in" in cli.out("doctor", str(path))
 
 
 def metrics(step):
@@ -199,8 +194,7 @@ def test_a_row_of_verl_may_be_on_several_lines(tmp_path, console):
 
 
 def test_what_a_terminal_cut_is_said(tmp_path, capsys):
-    path = tmp_path / "train.log"
-    path.write_text("".join(f"{line[:150]}\n" for line in LINES.splitlines()))
+    path = write(tmp_path / "train.log", "".join(f"{line[:150]}\n" for line in LINES.splitlines()))
     assert main(["doctor", "--no-ray", str(path)]) == 0
     said = "3 rows cut within a metric, as by a terminal; what came after it is missing"
     assert said in " ".join(capsys.readouterr().out.split())
@@ -222,8 +216,153 @@ def test_a_clip_rate_that_is_rounded_is_told_as_such(tmp_path, value, said):
 
 @pytest.mark.parametrize("text", [" 1% 1/2 [" * 50_000, "step:1 - " + "a/:" * 50_000, "step:1 - " + "/" * 100_000])
 def test_a_console_of_any_shape_takes_no_time(tmp_path, text):
-    path = tmp_path / "train.log"
-    path.write_text(f"{PLAIN}{text}\n")
+    path = write(tmp_path / "train.log", f"{PLAIN}{text}\n")
     began = time.process_time()
     read(path)
     assert time.process_time() - began < 5
+
+
+# ---- logs that trackers and terminals keep, and what prime-rl's two processes write into one file
+
+COLOURED = "\x1b[36m(TaskRunner pid=38606)\x1b[0m "
+
+
+def test_the_lines_that_verl_prints_are_rows(tmp_path):
+    """In colour and behind Ray's prefix, with numbers as numpy 2 prints them, among other lines."""
+    path = tmp_path / "grpo-seed1.log"
+    path.write_text(
+        f"{COLOURED}step:0 - val-core/openai/gsm8k/acc/mean@8:np.float64(0.25)\n"
+        "Training Progress:   1%|  | 1/100\rglobal_step:7 - is not a row\n"
+        f"{COLOURED}step:1 - actor/entropy:0.6 - actor/pg_clipfrac:1e-03 - actor/lr(1e-4):0.01 - "
+        "critic/score/mean:-0.5\n"
+        "step:2 - actor/entropy:nan - name:text - critic/score/mean:0.25 - val-core/openai/gsm8k/acc/mean@8:0.5\n",
+        newline="",
+    )
+    log = read(path)
+    assert [*log.at] == [0, 1, 2]
+    assert log.at[1] | {"actor/lr(1e-4)": 0} == {
+        "step": 1, "actor/entropy": 0.6, "entropy": 0.6, "actor/pg_clipfrac": 1e-3, "cut/fraction": 1e-3,
+        "critic/score/mean": -0.5, "reward": -0.5, "actor/lr(1e-4)": 0,
+    }  # fmt: skip
+    assert log.at[2]["entropy"] is None
+    (run,) = read_runs([path])
+    assert (run.label, run.seed) == ("grpo", 1)
+    assert "| grpo | 50.0 |" in markdown(make_table([read_result(str(path))]))
+
+
+def test_the_dictionaries_that_skyrl_prints_are_rows(tmp_path):
+    names = {"policy/policy_entropy": "0.4000", "policy/loss_metrics/clip_ratio": "0.0020", "trainer/epoch": 0}
+    held_out = {"eval/all/avg_score": "0.9", "eval/all/pass_at_4": "0.9", "eval/gsm8k/pass_at_4": "0.6"}
+    text = ""
+    for step, more in ((1, {}), (2, held_out | {"eval/gsm8k/avg_score": "0.3000"})):
+        row = pprint.pformat({**names, "reward/avg_raw_reward": f"{step / 4:.4f}", **more})
+        text += f"2026-11-26 | INFO | log:120 - Step {step}: \n{row}\n| Finished: 'step', 'cost': 12.5\n"
+    path = write(tmp_path / "skyrl.out", "".join(f"{COLOURED}{line}\n" for line in text.splitlines()))
+    first, second = read(path).rows
+    assert (first["reward"], first["entropy"], first["cut/fraction"]) == (0.25, 0.4, 0.002)
+    assert (second["reward"], second["trainer/epoch"], "cost" in second) == (0.5, 0, False)
+    result = read_result(str(path))
+    assert [(each.data, each.samples, each.mean) for each in result.logged] == [("gsm8k", 4, 0.3)]
+    table = markdown(make_table([result]))
+    assert ("| skyrl | 30.0 |" in table, "best@" in table) == (True, False)
+
+
+CHART = (
+    '"Step","grpo-seed1 - train/{0}","grpo-seed1 - train/{0}__MIN","grpo-seed1 - train/{0}__MAX",'
+    '"a/b - train/{0}","a/b - train/{0}__MIN","a/b - train/{0}__MAX"\n'
+    '"1","0.1","7","8","","",""\n"2","0.2","7","8","0.5","7","8"\n'
+)
+
+
+def test_a_chart_of_wandb_has_the_runs_in_it(tmp_path, cli):
+    path = write(tmp_path / "export.csv", CHART.format("reward"))
+    assert [name_of(key) for key in logs_at(path)] == ["grpo-seed1", "a-b"]
+    first, second = read_runs([path])
+    assert (first.label, first.seed, first.mean("reward").tolist()) == ("grpo", 1, [0.1, 0.2])
+    assert (second.label, second.x.tolist(), second.mean("reward").tolist()) == ("a-b", [2], [0.5])
+    assert {*first.rows[0]} == {"step", "reward"}
+    (run,) = read_runs([f"mine={path}/a-b"])
+    assert (run.label, run.mean("reward").tolist()) == ("mine", [0.5])
+    numbers = cli.json("watch", path, "--once", "--json")
+    assert [each["numbers"] for each in numbers] == [{"reward": 0.2}, {"reward": 0.5}]
+    write(tmp_path / "entropy.csv", CHART.format("entropy"))
+    runs = read_runs([tmp_path])  # charts of a folder, of the same runs
+    assert [(run.label, *(run.mean(name)[-1] for name in ("reward", "entropy"))) for run in runs] == [
+        ("grpo", 0.2, 0.2), ("a-b", 0.5, 0.5),
+    ]  # fmt: skip
+    write(path, CHART.format("reward").replace("a/b", "a/lr=1"))
+    assert [run.label for run in read_runs([f"{path}/a-lr=1"])] == ["a-lr=1"]
+
+
+def test_a_history_of_wandb_has_the_steps_of_the_trainer(tmp_path):
+    path = write(
+        tmp_path / "mine.csv",
+        ",_step,train/global_step,train/reward,eval/reward,note\n0,0,10,0.5,,x\n1,1,10,,0.9,\n2,2,20,1,,\n",
+    )
+    (run,) = read_runs([tmp_path])
+    assert (run.label, run.x.tolist(), run.mean("reward").tolist()) == ("mine", [10, 20], [0.5, 1.0])
+    assert run.mean("eval/reward").tolist()[0] == 0.9
+    assert run.notes == ("it does not say whether the run is finished",)
+    answers = write(tmp_path / "answers.csv", "step,prompt,score\n1,a,1\n")
+    assert (is_log(path), is_log(answers)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report runs.csv", "runs.csv: wandb's CSV of a chart or of run.history(), with one of the columns Step, "),
+        ("report runs.csv", "is expected; it has Name, State, lr"),
+        ("report bytes.csv", "bytes.csv cannot be read as CSV: 'utf-8' codec"),
+        ("report chart.csv/c", "chart.csv/c must name one of the runs grpo-seed1, a-b, as in chart.csv/grpo-seed1"),
+        ("report none.csv", "none.csv: no run found"),
+        ("report other.log", "other.log: no row of a log is in it; expected JSON lines with 'step' or 'round', or the"),
+        ("table chart.csv", "chart.csv must name one of the runs grpo-seed1, a-b"),
+        ("report events.out.tfevents.1.host", "1.host needs the package tensorboard: pip install 'bandpo[trackers]'"),
+    ],
+)
+def test_what_no_log_can_be_made_of_is_said(here, cli, monkeypatch, line, message):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing", None)
+    for name, content in {
+        "chart.csv": CHART.format("reward"), "runs.csv": '"Name","State","lr"\n"a","finished","1"\n',
+        "bytes.csv": b"\xff\xfe\0", "other.log": "{'question': 'How many?', 'answer': 5}\n",
+        "events.out.tfevents.1.host": b"",
+    }.items():  # fmt: skip
+        write(name, content)
+    assert message in cli.error(*line.split())
+
+
+def test_the_two_processes_of_prime_rl_write_rows_of_one_step_in_any_order(tmp_path):
+    rows = []
+    for step in (1, 2, 3):
+        orchestrator = {"train/agg/effective/agent/reward/mean": step / 4, "train/agg/all/agent/reward/mean": 9}
+        orchestrator |= {"eval/aime24/effective/agent/avg@8": 0.25} if step == 2 else {}
+        rows.append({"step": step, "time": 10.0 + step, **orchestrator, "time/step": 1.0})
+        for more in ({"entropy/all/mean": 0.5, "is_masked/mean": 0.01}, {"time/step": 2.0}):  # the trainer is late
+            rows += [{"step": step - 1, "time": 11.0 + step, **more}] if step > 1 else []
+    log = Followed(write(tmp_path / "metrics.jsonl", rows))
+    assert (log.poll(), log.went_back, [row["reward"] for row in log.rows]) == (True, 0, [0.25, 0.5, 0.75])
+    second = log.at[2]
+    assert (log.at[1]["entropy"], second["cut/fraction"], second["val-core/aime24/acc/mean@8"]) == (0.5, 0.01, 0.25)
+    (logged,) = read_result(str(tmp_path)).logged
+    assert (logged.data, logged.samples, logged.mean) == ("aime24", 8, 0.25)
+    write(log.path, [*rows, rows[-3] | {"train/agg/effective/agent/reward/mean": 0.1}])  # resumed
+    assert (log.poll(), log.went_back) == (True, 1)
+
+
+def test_tensorboards_events_are_a_run_for_each_folder(tmp_path):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for name, shift in (("grpo-seed1", 0.0), ("band-kl", 0.5)):
+        with SummaryWriter(str(tmp_path / "runs" / name)) as writer:
+            writer.add_text("args", "{}")
+            for step in (1, 2, 3):
+                writer.add_scalar("train/reward", step / 4 + shift, step)
+                writer.add_scalar("eval/reward", 0.5, step)
+    assert [(run.label, run.seed, run.mean("reward").tolist()) for run in read_runs([tmp_path])] == [
+        ("band-kl", None, [0.75, 1.0, 1.25]), ("grpo", 1, [0.25, 0.5, 0.75]),
+    ]  # fmt: skip
+    (file,) = (tmp_path / "runs" / "band-kl").iterdir()
+    (run,) = read_runs([file])
+    assert (run.label, len(run.x)) == ("band-kl", 3)
+    assert "no row of a log is in it" in refusal(read_runs, [write(file, b"no events")])

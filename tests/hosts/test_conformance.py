@@ -155,8 +155,14 @@ STANDING = {name: (path, {"policy_loss_function": lambda args, *_: args}) for na
 ZERO = torch.zeros(2)
 SETTINGS = [
     ("xtuner", "loss", (ZERO, ZERO, ZERO, ZERO, {"cliprange_low": 0.2}), {}, r"replaces \['cliprange_low'\]; remove"),
-    ("trinity", "BandPOLoss", (), {"clip_range": True}, r"remove \['clip_range'\] from policy_loss_fn_args"),
-    ("trinity", "BandPOLoss", (), {"fallback_to_policy_gradient": True}, r"remove \['fallback_to_policy_gradient'\]"),
+    ("trinity", "BandPOLoss", (), {"clip_range": True}, r"replaces \['clip_range'\]; remove"),
+    (
+        "trinity",
+        "BandPOLoss",
+        (),
+        {"fallback_to_policy_gradient": True},
+        r"replaces \['fallback_to_policy_gradient'\]; remove",
+    ),
     ("rlinf", "register_bandpo_loss", (), {}, r"runner\.task_type must be .*, got 'embodied'"),
     *(
         (name, "loss", (Namespace(advantage_estimator="gspo"), {}, ZERO, None), {}, "gspo has no clip per token")

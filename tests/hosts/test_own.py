@@ -28,7 +28,12 @@ of = partial(pytest.mark.parametrize, "trainer", indirect=True)
 
 
 WRONG = [
-    ("torchrl", "BandPOLoss", {"clip_epsilon": 0.2}, "trust_region replaces clip_epsilon; remove it. A plain clip is"),
+    (
+        "torchrl",
+        "BandPOLoss",
+        {"clip_epsilon": 0.2},
+        r"trust_region replaces \['clip_epsilon'\]; remove them. A plain clip is",
+    ),
     ("liger", "BandPOLoss", {"epsilon_low": 0.1}, r"trust_region replaces \['epsilon_low'\]; remove them"),
     ("liger", "BandPOLoss", {"chunk_size": 4}, r"replaces \['chunk_size'\]"),
     ("liger", "BandPOLoss", {"loss_type": "cispo"}, "loss_type must be one of .*, got 'cispo' and 'token'"),

@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md for trainers of TRL, trained: SDPO, and GRPO by the builder of Oumi.
+"""The recipes of examples/trainers for trainers of TRL, trained: SDPO, and GRPO by the builder of Oumi.
 
 Oumi's builder is its own file, from a checkout in the folder `oumi` of BANDPO_HOSTS; what it imports of Oumi is a
 stand-in.

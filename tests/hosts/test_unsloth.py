@@ -13,6 +13,7 @@ from made import executed
 
 import bandpo
 from bandpo.integrations import unsloth
+from research.measurements.unsloth_loss import check
 
 
 class Standing:
@@ -86,7 +87,7 @@ def test_the_trainer_stands_on_the_one_that_unsloth_has_put_into_trl(monkeypatch
 
 def test_the_command_says_what_it_needs():
     own = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "bandpo.integrations.unsloth"]
+    command = [sys.executable, "-m", "research.measurements.unsloth_loss"]
     done = subprocess.run(command, capture_output=True, text=True, env=own, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "needs a GPU that torch sees, and unsloth" in done.stderr
@@ -94,7 +95,7 @@ def test_the_command_says_what_it_needs():
 
 def test_the_check_of_a_gpu_runs(monkeypatch):
     opened = Opened("unsloth bnpo", monkeypatch)
-    clip, band = unsloth.check("cpu").split(", ")
+    clip, band = check("cpu").split(", ")
     opened.close()
     assert clip == "Clip equal: True"
     assert float(band.removeprefix("Band within ")) < 1e-6

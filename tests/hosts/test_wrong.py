@@ -119,7 +119,7 @@ FILES = [
     ("tinker", ".py", "import tinker\nbandpo_loss(Objective(Band(), beta=0.1))\n",
      ("beta must be 0.0 through tinker, got 0.1", "which is given no reference policy")),
     *((host, suffix, f"{text}\n{RULE[suffix]}",
-       (f"the loss is {host}'s own, and no option is read", "docs/recipes.md"))
+       (f"the loss is {host}'s own, and no option is read", "docs/hosts.md"))
       for host, (suffix, text, _) in RECIPES.items()),
     *((host, suffix, text, ("the ratio is 1 by design", words))
       for host, (suffix, text, words) in RECIPES.items() if words),

@@ -247,7 +247,7 @@ def torchtitan(host, region, tensors):
     return lambda x: loss(x.flatten(), None, mask.sum().item(), **named)[0]
 
 
-# ---- trainers that are changed by the lines of docs/recipes.md, of what these make
+# ---- trainers that are changed by a file of examples/trainers, of what these make
 
 
 def areal(module, tensors):
@@ -371,33 +371,26 @@ def sdpo(module, tensors):
     return lambda x: trainer._compute_policy_loss(rows, x)
 
 
-PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-KEYS = {"ms-swift": "swift", "labs-molt": "molt", "TRL's SDPO": "sdpo"}  # else the name of the package
 RULE = 'bandpo.Band("kl", 0.05)'
 
 
-# A section of docs/recipes.md: a trainer's file, the name in it, the line for the file's end, and the lines.
+# A file of examples/trainers: a trainer's file, the name in it, the line for that file's end, and the lines.
 Recipe = namedtuple("Recipe", "host file name line text")
 
 
-def sections():
-    """Return the recipes of the page, by package."""
-    recipes = {}
-    for section in re.split(r"\n(?=\*\*)", PAGE):
-        if "```python" in section:
-            host, file, name = re.match(r"\*\*(.+?)\*\*.*?`([\w/]+\.py)` .*?`([\w.]+)`", section).groups()
-            line = re.search(r"^`((?:from|import) bandpo_recipe.*)`$", section, re.MULTILINE)
-            text = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
-            key = KEYS.get(host, host.lower().replace("-", "_"))
-            recipes[key] = Recipe(host, file, name, line[1] if line else "", text)
-    return recipes
+def recipe_of(path):
+    """Read what the file says of itself."""
+    remark, _, text = path.read_text(encoding="utf-8")[3:].partition('"""')
+    host, file, name = re.match(r"(.+?)(?: [\d.]+|,.*)?: .*?`([\w/]+\.py)` .*?`([\w.]+)`", remark, re.DOTALL).groups()
+    line = re.search("^    (.*bandpo_recipe.*)", remark, re.MULTILINE)
+    return Recipe(host, file, name, line[1] if line else "", text)
 
 
-RECIPES = sections()
+RECIPES = {path.stem: recipe_of(path) for path in sorted((ROOT / "examples" / "trainers").glob("*.py"))}
 
 
 def by_recipe(call, host, region, tensors):
-    """Import the trainer's file anew, and change it by the lines of the page, with the region for theirs."""
+    """Import the trainer's file anew, and change it by the lines of its recipe, with the region for theirs."""
     key, patch = host.key, host.patch
     recipe, package = RECIPES[key], PACKAGES.get(key, key)
     if key != "sdpo":  # which is in the TRL that is installed
@@ -408,15 +401,15 @@ def by_recipe(call, host, region, tensors):
     module = importlib.import_module(path)
     if key == "sdpo":
         patch.setattr(module, "selective_log_softmax", lambda logits, ids: logits)
-    lines_of_page = stand_in(patch, "bandpo_recipe")
+    its_lines = stand_in(patch, "bandpo_recipe")
     if region is not None:
-        lines_of_page.REGION = region
+        its_lines.REGION = region
         if recipe.line.startswith("from"):
             patch.setattr(module, recipe.name, getattr(module, recipe.name))
         if package == "swift":
             mapping = importlib.import_module("swift.trainers").TrainerFactory.TRAINER_MAPPING
             patch.setitem(mapping, "grpo", mapping["grpo"])
-        exec(recipe.text.replace(RULE, "REGION"), vars(lines_of_page))
+        exec(recipe.text.replace(RULE, "REGION"), vars(its_lines))
         exec(recipe.line, vars(module))
     return call(module, tensors)
 
@@ -889,7 +882,7 @@ def clamping(loss, absent, whole=(), **more):
 
 
 def recipe(call, key, **more):
-    """A trainer of docs/recipes.md."""
+    """A trainer of examples/trainers."""
     package = PACKAGES.get(key, key)
     sources = (
         None

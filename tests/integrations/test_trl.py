@@ -479,36 +479,6 @@ def test_a_dual_clip_is_trl_delta_and_is_counted(tmp_path):
     assert max(row["bandpo/dual_clip/fraction"] for row in rows) > 0.01
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("region", "did you mean 'trust_region'?"),
-        ("epsilon", "did you mean trust_region=Clip(0.2, 0.28)?"),
-        ("radius", "did you mean trust_region=Band('kl', 0.05)?"),
-        ("learning_rate", "it is a setting: args=BandPOConfig(learning_rate=...)"),
-        ("zzz", ""),
-    ],
-)
-def test_an_unknown_argument_is_told_in_the_name_of_our_trainer(tmp_path, name, told):
-    between = "[,;] " if told else ""
-    with pytest.raises(TypeError, match=f"^BandPOTrainer has no argument '{name}'{between}{re.escape(told)}$"):
-        BandPOTrainer("no/such-model", tiny.count_a, tiny.settings(tmp_path), **{name: 0.1})
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("radius", ", did you mean trust_region=Band('kl', 0.05)?"),
-        ("clip", ", did you mean trust_region=Clip(0.2, 0.28)?"),
-        ("learning_rat", ", did you mean 'learning_rate'?"),
-        ("zzz", ""),
-    ],
-)
-def test_an_unknown_setting_is_told_in_the_name_of_our_config(tmp_path, name, told):
-    with pytest.raises(TypeError, match=f"^BandPOConfig has no setting '{name}'{re.escape(told)}$"):
-        BandPOConfig(str(tmp_path), bf16=False, **{name: 0.1})
-
-
 def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
     class Open(BandPOConfig):
         def __init__(self, *others, radius, **named):

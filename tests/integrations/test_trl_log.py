@@ -9,7 +9,6 @@ import pytest
 import torch
 from test_trl import build, full, train
 from transformers import TrainerCallback
-from trl import GRPOTrainer
 
 import tiny
 from bandpo import Band, Clip
@@ -179,41 +178,6 @@ def test_a_share_of_tokens_has_one_sentence(percent, farthest, cut, level, words
     assert found[0] == level
     assert found[1].startswith(words)
     assert found[2]
-
-
-@pytest.mark.parametrize("rule", [Band("kl", 0.05), "cispo"])
-def test_tokens_that_trls_own_masks_leave_out_are_counted(tmp_path, rule):
-    trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2, top_entropy_quantile=0.25), rule)
-    for row in trainer.state.log_history[:2]:
-        assert row["bandpo/masked/fraction"] == pytest.approx(0.75, abs=0.1)
-    plain = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), rule)
-    assert not any("bandpo/masked/fraction" in row for row in plain.state.log_history)
-
-
-class Masked(BandPOTrainer):
-    """Keeps what TRL's mask of responses and vLLM's weights left out."""
-
-    count = 0
-
-    def _compute_loss(self, model, inputs):
-        weights = torch.ones_like(inputs["completion_mask"], dtype=torch.float32)
-        weights[0] = 0
-        loss = super()._compute_loss(model, inputs | {"importance_sampling_ratio": weights})
-        kept = [each.bool().expand(weights.shape) for each in self._masks]
-        assert len(kept) == 2
-        self.count += (inputs["completion_mask"].bool() & ~(kept[0] & kept[1])).sum().item()
-        self.dropped = getattr(self, "dropped", False) or not kept[0].all()
-        return loss
-
-
-def test_responses_that_trl_or_vllms_weights_drop_are_counted(tmp_path):
-    if not hasattr(GRPOTrainer, "get_off_policy_mask"):
-        pytest.skip("this TRL does not have the setting")
-    args = tiny.settings(tmp_path, max_steps=8, off_policy_mask_threshold=0.001)
-    trainer = train(Masked, args, Band("kl", 0.05))
-    rows = [row for row in trainer.state.log_history if "bandpo/tokens" in row]
-    assert sum(row["bandpo/masked/fraction"] * row["bandpo/tokens"] for row in rows) == pytest.approx(trainer.count)
-    assert trainer.dropped
 
 
 def test_calibrate_finds_the_tokens_of_a_run_by_its_folder(tmp_path, capsys):

@@ -28,7 +28,7 @@ from bandpo.integrations import TRAINERS, log_rule, objective_for, say_average
 from bandpo.losses import Decay, method
 from bandpo.losses.aggregation import Aggregation
 from bandpo.losses.nodes import methods
-from bandpo.losses.notation import describe, describe_interval
+from bandpo.notation import describe, describe_interval
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
 from bandpo_runs.config.recipe import build, load
@@ -403,6 +403,9 @@ def test_an_average_that_was_written_must_be_the_trainers():
                 else:
                     with pytest.raises(ValueError, match=f"aggregation must be None through {host}, got '{average}'"):
                         objective_for(host, written, average=setting)
+            if its.averages.get(its.average) == average:  # its only one
+                assert objective_for(host, written) == Objective(Clip(0.2, 0.2))
+                continue
             with pytest.raises(ValueError, match=f"aggregation must be None through {host}, got '{average}'"):
                 objective_for(host, written)
 
@@ -542,6 +545,7 @@ def index():
 def test_the_page_is_that_of_the_methods(index):
     """`python docs/methods.py` writes it."""
     assert index.PAGE.read_text(encoding="utf-8") == index.page()
+    assert index.ABSENT_PAGE.read_text(encoding="utf-8") == index.absent()
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -79,14 +79,7 @@ def by_hand(data: dict[str, Any], region: Region, dual_clip: float) -> dict[str,
         "log_ratio/min": moves[0],
         "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
     }
-    for percent in (1, 50, 99):
-        out[f"log_ratio/p{percent:02d}"] = moves[math.ceil(percent / 100 * n) - 1]
     return out
-
-
-def half_a_bin(x: float) -> float:
-    """Half of the stated width, 0.25 sqrt(x^2 + 1e-8), and 8 % more because x stands at the end of the bin."""
-    return 0.135 * math.hypot(x, 1e-4)
 
 
 REGIONS = [Clip(0.2, 0.28), Band("kl", 0.05), Capped(Band("tv", 0.1), 1.5)]
@@ -97,12 +90,7 @@ def test_every_number_is_its_formula(region):
     data = batch()
     _, metrics = policy_loss(**data, objective=Objective(region, dual_clip=1.3, beta=0.1))
     measured, expected = metrics.compute(), by_hand(data, region, 1.3)
-    quantiles = [f"log_ratio/p{percent}" for percent in ("01", "50", "99")]
-    assert set(measured) == set(expected)
-    for name in set(expected) - set(quantiles):
-        assert measured[name] == pytest.approx(expected[name], rel=1e-9), name
-    for name in quantiles:
-        assert measured[name] == pytest.approx(expected[name], abs=half_a_bin(expected[name])), name
+    assert measured == pytest.approx(expected, rel=1e-9)
     assert (
         min(expected[k] for k in ("clip/high_fraction", "clip/low_fraction", "cut/good_tail", "dual_clip/fraction")) > 0
     )
@@ -138,26 +126,6 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     alone = torch.tensor([1.0, bad, -1.0, 1.0])  # one for each response
     found = policy_loss(logps, old, alone, mask, Objective(Clip(0.2, 0.2), ratio=ratio))[1].compute()
     assert found["not_finite/count"] == 3 + tokens
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-4, 3e-3, 0.1, 2.0, 59.0])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_a_quantile_is_within_the_stated_width_at_every_size(scale, sign):
-    old = torch.full((50, 40), -80.0, dtype=torch.float64)
-    moves = sign * scale * torch.linspace(0.5, 1.0, 2000, dtype=torch.float64).view(50, 40)
-    _, metrics = policy_loss(old + moves, old, torch.ones(50), old < 0, Clip())
-    measured = metrics.compute()
-    ranked = sorted((((old + moves) - old).flatten()).tolist())
-    for percent in (1, 50, 99):
-        exact = ranked[math.ceil(percent / 100 * 2000) - 1]
-        assert measured[f"log_ratio/p{percent:02d}"] == pytest.approx(exact, abs=half_a_bin(exact))
-
-
-def test_a_quantile_is_a_token_and_not_between_two():
-    old = torch.full((1, 4), -9.0)
-    _, metrics = policy_loss(old + torch.tensor([[2.0, -1.0, 0.1, 0.01]]), old, torch.ones(1), old < 0, Clip())
-    got = [metrics.compute()[f"log_ratio/p{percent}"] for percent in ("01", "50", "99")]
-    assert got == pytest.approx([-1.0, 0.01, 2.0], rel=0.135)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -241,10 +209,7 @@ def test_metrics_are_detached_and_of_fixed_size(level):
     assert loss.requires_grad
     tensors = metrics.totals | metrics.maxima
     assert not any(x.requires_grad for x in tensors.values())
-    tables = {"histogram": (113,)} if level == "all" else {}
-    assert {name: tuple(x.shape) for name, x in tensors.items() if x.dim()} == tables
-    for name in tables:
-        assert metrics.totals[name].sum() == data["response_mask"].sum()
+    assert not any(x.dim() for x in tensors.values())
 
 
 def test_the_main_numbers_are_a_part_of_all_and_none_are_none():

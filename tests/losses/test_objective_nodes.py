@@ -14,7 +14,7 @@ from bandpo import Band, Clip, Objective, objective, policy_loss
 from bandpo.integrations import objective_for
 from bandpo.losses import method
 from bandpo.losses.nodes import method_or_objective, methods
-from bandpo.losses.notation import as_python, short_node
+from bandpo.notation import as_python, short_node
 
 NAMES = {"inf": math.inf, **vars(bandpo.trust_regions), **vars(bandpo.losses), "Objective": Objective}
 OF_THE_SAMPLER = [each.name for each in methods() if each.from_sampler]
@@ -81,8 +81,8 @@ def test_a_method_is_known_in_any_capitals_and_by_its_title(text, same):
         ({"type": "methd"}, "called 'methd', did you mean 'method'"),
         ({"type": ["method"]}, r"called \['method'\]"),
         ("clp", "no method or rule is called 'clp', did you mean 'clip'?"),
-        ("clip:x", "'clip:x': eps_low of Clip must be a number"),
-        ("{type: method, name: gsp}", "'{type: method, name: gsp}': no method or .* 'gsp', did you mean 'gspo'"),
+        ("clip:x", "eps_low of Clip must be a number in .*, got 'x'"),
+        ("{type: method, name: gsp}", "no method or .* 'gsp', did you mean 'gspo'"),
         ("{type: objective, surogate: mask}", "unknown key 'surogate' in objective, did you mean 'surrogate'"),
         ("gspo:0.1", "no method or rule is called 'gspo:0.1', did you mean 'gspo'"),
         ("ppo clip", "no method or rule is called 'ppo clip', did you mean 'ppo'"),

@@ -9,7 +9,7 @@ from regions import Wider
 
 from bandpo import Band, Clip, Objective, objective
 from bandpo.losses import method
-from bandpo.losses.notation import describe, label_of_objective
+from bandpo.notation import describe, label_of_objective
 
 
 def test_a_label_is_the_rules_or_the_methods_or_says_what_differs():

@@ -1,4 +1,6 @@
-"""The lines of docs/own_loop.md for papers without a name in the index, against their formulas, written here anew."""
+"""The functions of examples/papers.py, for papers without a name in the index, against their formulas, written here
+anew; and the lines of docs/own_loop.md for several processes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import re
 
 import pytest
 import torch
-from own_loop import BLOCKS, block, holding, run, run_as_rank
+from own_loop import PAPERS, holding, of_batch, run, run_as_rank
+from scripts import ROOT
 from scripts import load as load_script
 from textbook import F64, ppo
 from torch import Tensor
@@ -36,15 +39,19 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def check(lines: str, data: dict[str, Tensor], formula) -> None:
+def grpo(logps, old_logps, advantages, mask):
+    return bandpo.policy_loss(logps, old_logps, advantages, mask, "grpo")
+
+
+def check(function, data: dict[str, Tensor], formula, **more) -> None:
     """Compare value and gradient with a formula's, which differ from those of GRPO's clip."""
     log_pi = data["logps"].clone().requires_grad_()
     expected = -formula(log_pi)
-    loss, gradient, _ = run(lines, data)
+    loss, gradient = run(function, data, **more)
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-9, atol=0)
     slope = torch.autograd.grad(expected, log_pi)[0]
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
-    plain = run('loss, _ = bandpo.policy_loss(current(), old_logps, advantages, mask, "grpo")', data)[1]
+    plain = run(grpo, data)[1]
     assert ((gradient - plain).abs() > 1e-9)[data["mask"]].double().mean() > 0.01
 
 
@@ -75,7 +82,7 @@ def test_a_grae():
         both = (1 - overall) * easy + overall * hard
         return both * min(1, overall) if both > 0 else both
 
-    check(block("A-GRAE"), data, lambda log_pi: clipped(data, log_pi, weigh))
+    check(PAPERS.a_grae, data, lambda log_pi: clipped(data, log_pi, weigh))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +99,8 @@ def test_fade(solve_rate, entropy, alpha, delta):
         rise = data["rewards"][i] - mean
         return (1 - mean) ** (alpha - 1) * (rise if rise >= 0 else rise / delta)
 
-    lines = block("FADE").replace("target = 0.4, 0.9, 1.0", f"target = {solve_rate}, {entropy}, 1.0")
-    check(lines, data, lambda log_pi: clipped(data, log_pi, weigh))
+    state = {"solve_rate": solve_rate, "entropy": entropy}
+    check(PAPERS.fade, data, lambda log_pi: clipped(data, log_pi, weigh), **state)
 
 
 @pytest.mark.parametrize("zeta", [0.001, 0.9])  # with 0.9 some factors are cut at 0
@@ -104,7 +111,7 @@ def test_repo_r(zeta):
         a = data["advantages"][i]
         return (a * (1 - zeta * log_pi)).clamp(min=0) if a > 0 else (a * (1 + zeta * log_pi)).clamp(max=0)
 
-    check(block("REPO-R").replace("0.001", str(zeta)), data, lambda log_pi: clipped(data, log_pi, weigh))
+    check(PAPERS.repo_r, data, lambda log_pi: clipped(data, log_pi, weigh), zeta=zeta)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -119,12 +126,16 @@ def test_stare(seed):
         a = data["advantages"][i]
         return a * (1.1 if a > 0 and -log_pi >= surprise[count - 1] else 1)
 
-    check(block("STARE"), data, lambda log_pi: clipped(data, log_pi, weigh, high=1.28, tokens=True))
+    check(PAPERS.stare, data, lambda log_pi: clipped(data, log_pi, weigh, high=1.28, tokens=True))
 
 
 def test_stare_without_good_answers_is_dapo():
     data = batch() | {"advantages": torch.zeros(ROWS, dtype=F64)}
-    assert (run(block("STARE"), data)[2]["weights"] == 1).all()
+
+    def dapo(logps, old_logps, advantages, mask):
+        return bandpo.policy_loss(logps, old_logps, advantages, mask, "dapo")
+
+    assert all(map(torch.equal, run(PAPERS.stare, data), run(dapo, data)))
 
 
 def test_wapo():
@@ -146,17 +157,17 @@ def test_wapo():
         assert prompts == 4
         return total / prompts
 
-    check(block("WAPO"), data, formula)
-    assert run(block("WAPO"), data | {"rewards": torch.zeros(ROWS, dtype=F64)})[0] == 0
+    check(PAPERS.wapo, data, formula)
+    assert run(PAPERS.wapo, data | {"rewards": torch.zeros(ROWS, dtype=F64)})[0] == 0
 
 
 def test_trm_and_opsm_drop_responses_as_their_formulas():
     data = batch()
     kept = {}
-    for name in ("trm", "opsm"):
-        _, gradient, names = run(block("TRM").replace("kept = trm", f"kept = {name}"), data)
-        kept[name.upper()] = names["kept"]
-        assert ((gradient != 0).any(1) <= names["kept"]).all()
+    for name, function in {"TRM": PAPERS.trm, "OPSM": PAPERS.opsm}.items():
+        kept[name] = of_batch(function, data)
+        _, gradient = run(PAPERS.of_kept_responses, data | {"kept": kept[name]})
+        assert ((gradient != 0).any(1) <= kept[name]).all()
     for i, row in enumerate(data["mask"]):
         ratios = (data["logps"][i][row] - data["rollout_logps"][i][row]).exp()
         assert kept["TRM"][i] == all(r - 1 - r.log() <= 0.05 for r in ratios)
@@ -169,7 +180,7 @@ def test_opsm_is_trls():
     theirs = pytest.importorskip("trl").GRPOTrainer.get_off_policy_mask
     for seed in range(5):
         data = batch(seed)
-        kept = run(block("OPSM"), data)[2]["opsm"]
+        kept = of_batch(PAPERS.opsm, data)
         expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
         assert torch.equal(kept[:, None], expected.bool())
         assert 0 < (~kept).sum() < ROWS
@@ -190,7 +201,7 @@ def test_kl_cov(share):
         held = torch.tensor([c >= least for c in covariance])
         return (terms - torch.where(held, log_r.abs(), 0.0)).sum() / len(terms)
 
-    check(block("KL-Cov").replace("0.0002", str(share)), data, formula)
+    check(PAPERS.kl_cov, data, formula, share=share)
 
 
 def test_dro():
@@ -201,7 +212,7 @@ def test_dro():
         terms = log_pi * data["advantages"][:, None] - 0.3 / 2 * (log_pi - data["old_logps"]) ** 2
         return (torch.where(mask, terms, 0.0).sum(1) / mask.sum(1)).mean()
 
-    check(block("DRO"), data, formula)
+    check(PAPERS.dro, data, formula)
 
 
 def in_processes(ranks: int, lines: str, tmp_path) -> None:
@@ -210,7 +221,7 @@ def in_processes(ranks: int, lines: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_packed_micro_batches_on_ranks_are_the_whole_padded_batch(ranks, tmp_path):
-    """The page compares the losses; the gradients are the mean over the ranks, as DDP and FSDP leave them."""
+    """The script compares the losses; the gradients are the mean over the ranks, as DDP and FSDP leave them."""
     check = """
 weights = [*body.parameters(), *head.parameters()]
 expected = torch.autograd.grad(bandpo.policy_loss(current(), old_logps, advantages, mask, region)[0], weights)
@@ -220,7 +231,7 @@ for weight, whole_gradient in zip(weights, expected, strict=True):
 assert total.all_reduce().compute()["tokens"] == mask.sum()
 optimizer.step()
 """
-    packed = holding("region, normalizer = bandpo.Band", "tensor_split")
+    packed = (ROOT / "examples" / "data_parallel.py").read_text(encoding="utf-8")
     before, step, after = packed.rpartition("optimizer.step()\n")
     assert step
     in_processes(ranks, f"{before}{check}{after}", tmp_path)
@@ -251,12 +262,17 @@ if plain.lm_head.weight.grad is None:
     in_processes(ranks, f"{before}{check}\n    adam.step()\n{after}", tmp_path)
 
 
-def test_the_index_names_each():
+def test_the_index_names_each(capsys):
     index = load_script("docs/methods.py")
     named = " ".join(name for name, _, _ in index.ABSENT)
-    for text in BLOCKS:
-        for name in re.findall(r"^# (\S+ or )?([\w-]+)", text)[0]:
-            assert name.removesuffix(" or ") in named
-        for number in re.findall(r"\d{4}\.\d{5}", text):
-            assert any(number in papers and "own_loop.md#" in why for _, papers, why in index.ABSENT), number
-    assert len(BLOCKS) == 8
+    PAPERS.main()
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert len(names) == 9
+    text = (ROOT / "examples" / "papers.py").read_text(encoding="utf-8")
+    for name in names:
+        assert name in named
+        assert f'"""{name}' in text
+    numbers = re.findall(r"\d{4}\.\d{5}", text)
+    assert len(numbers) == 9
+    for number in numbers:
+        assert any(number in papers and "examples/papers.py" in why for _, papers, why in index.ABSENT), number

@@ -80,7 +80,7 @@ def test_a_row_may_be_flat_and_the_same_id_in_another_row_is_another_response():
     ("ids", "mask", "message"),
     [
         (torch.zeros(1, 6), torch.ones(1, 6), "sequence_ids must be integers.*float32"),
-        (torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 6), r"must have one shape, .* got \(1, 6\) and"),
+        (torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 6), r"must have one shape, .* got \[\(1, 3\), \(1, 6\)\]"),
         (torch.tensor([[4, 4, 5, 5, 4, 4]]), torch.full((1, 6), 0.5), "bool or hold 0 and 1 only, got a 0.5"),
         (torch.tensor([[4, 4, 5, 5, 4, 4]]), torch.ones(1, 6), "one run of equal numbers .*got 4 again in row 0"),
     ],

@@ -174,7 +174,7 @@ def test_the_whole_step_is_that_of_the_logits(region):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": torch.zeros(3, 50, 15)}, r"must fit together, got \(\(3, 50, 15\), \(101, 16\), \(3, 50\)\)"),
+        ({"hidden": torch.zeros(3, 50, 15)}, r"must fit together, got \[\(3, 50, 15\), \(101, 16\), \(3, 50\)\]"),
         ({"weight": torch.zeros(101)}, r"must fit together"),
         ({"tokens": torch.zeros(3, 49, dtype=torch.int64)}, r"must fit together"),
         ({"temperature": 0.0}, r"temperature and chunk must be positive, got 0.0 and 512"),

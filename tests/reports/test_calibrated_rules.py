@@ -1,7 +1,5 @@
 """Numbers of rules found from tokens: against counting with the rule itself, and where the rate is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from commands import refusal
 from regions import Narrowing, Wider
 from scipy.special import erfc
 
@@ -69,23 +68,22 @@ RATES = 0.003, 0.05, 0.4
 def test_a_smaller_number_leaves_more_outside(region, rate):
     of = tokens()
     (found,) = calibrate(of, [region], rate=rate).rules
-    names = found.parameter.split(",")
+
+    def outside(number):
+        return ~contained(replace_number(region, found.parameter.split(","), number), of)
+
     if found.value is None:
         largest = 1.0 if "eps_low" in found.parameter and not isinstance(region, DCPO) else 1e4
-        outside = ~contained(replace_number(region, names, largest), of)
-        smallest = ~contained(replace_number(region, names, 1e-8), of)
-        assert outside.mean() > rate or smallest.mean() < rate
+        assert outside(largest).mean() > rate or outside(1e-8).mean() < rate
         return
-    outside = (~contained(replace_number(region, names, found.exact * (1 + 1e-9)), of)).sum()
-    more = (~contained(replace_number(region, names, found.exact * (1 - 2e-4)), of)).sum()
-    assert outside <= rate * of.count < more
+    assert outside(found.exact * (1 + 1e-9)).sum() <= rate * of.count < outside(found.exact * (1 - 2e-4)).sum()
     assert found.exact <= found.value < found.exact * 1.01
     assert found.interval.low <= found.exact <= found.interval.high
-    measured = ~contained(replace_number(region, names, found.value), of)
-    assert found.measured.rate == measured.mean()
-    assert found.measured.high == (measured & (of.log_ratio > 0)).mean()
-    assert found.measured.low == (measured & (of.log_ratio < 0)).mean()
-    assert found.measured.rare == (measured & (of.old <= math.log(0.2))).sum() / measured.sum()
+    now, measured = outside(found.value), found.measured
+    assert (measured.rate, measured.high, measured.low, measured.rare) == (
+        now.mean(), (now & (of.log_ratio > 0)).mean(), (now & (of.log_ratio < 0)).mean(),
+        (now & (of.old <= math.log(0.2))).sum() / now.sum(),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["kl", "chi2"])
@@ -127,8 +125,7 @@ def test_of_normal_log_ratios_the_rate_is_known(eps):
     assert upper.interval.low <= eps <= upper.interval.high
     # On both sides g_f of p = e^-5 at the ratio's own size; a band stops at the number of one side what it must.
     (band,) = calibrate(of, [Band("chi2")], rate=up + down).rules
-    chi2 = math.exp(-5) * (eps**2) / (1 - math.exp(-5))
-    assert band.interval.low <= chi2 <= band.interval.high
+    assert band.interval.low <= (math.exp(-5) * (eps**2) / (1 - math.exp(-5))) <= band.interval.high
 
 
 def test_cut_tokens_are_those_of_the_metrics():
@@ -145,12 +142,12 @@ def test_cut_tokens_are_those_of_the_metrics():
 
 
 def test_what_is_free_in_a_rule():
-    assert free_number(Clip(0.3, 0.3)) == ("eps_low", "eps_high")
-    assert free_number(Clip(0.2, 0.28)) == ("eps_high",)
-    assert free_number(Capped(Relaxed(Clip(0.2, 0.2), Band()), 5.0)) == (
-        "region.inner.eps_low",
-        "region.inner.eps_high",
-    )
+    for rule, names in (
+        (Clip(0.3, 0.3), ("eps_low", "eps_high")),
+        (Clip(0.2, 0.28), ("eps_high",)),
+        (Capped(Relaxed(Clip(0.2, 0.2), Band()), 5.0), ("region.inner.eps_low", "region.inner.eps_high")),
+    ):
+        assert free_number(rule) == names
     changed = replace_number(Capped(Band("kl", 0.05, delta_low=0.1), 5.0), ["region.delta_low", "max_ratio"], 7.0)
     assert changed == Capped(Band("kl", 0.05, delta_low=7.0), 7.0)
 
@@ -189,12 +186,10 @@ def test_the_number_of_a_rule_in_a_tuple_has_its_place_in_its_name():
 )
 def test_another_number_by_its_name(region, parameter, side):
     of = tokens()
-    other = (~contained(region, of) & (np.sign(of.log_ratio) == -side)).sum()
-    rate = (other + 55.5) / of.count
+    rate = ((~contained(region, of) & (np.sign(of.log_ratio) == -side)).sum() + 55.5) / of.count
     (found,) = calibrate(of, [region], rate=rate, parameter=[parameter]).rules
     outside = ~contained(replace_number(region, [parameter], found.exact), of)
-    assert (outside & (np.sign(of.log_ratio) == side)).sum() == 55
-    assert found.parameter == parameter
+    assert ((outside & (np.sign(of.log_ratio) == side)).sum(), found.parameter) == (55, parameter)
 
 
 @dataclass(frozen=True)
@@ -283,11 +278,14 @@ def test_what_does_not_hold_is_said():
 
 
 def test_a_batch_that_is_used_once_has_nothing_to_calibrate():
-    still = Tokens(np.full(10, -1.0), np.full(10, 1e-8), None, np.arange(10), {})
-    with pytest.raises(UserError, match="every ratio is 1, so no rule acts: either each batch is used for one"):
-        calibrate(still)
-    of = tokens(spread=0.001)
-    with pytest.raises(UserError, match=r"GRPO 0\.2/0\.2 leaves none of 6,000 tokens outside"):
-        calibrate(of)
-    with pytest.raises(UserError, match="where their advantages are"):
-        calibrate(Tokens(of.old, of.log_ratio, None, of.responses, {}), cut=True, rate=0.1)
+    still, of = Tokens(np.full(10, -1.0), np.full(10, 1e-8), None, np.arange(10), {}), tokens(spread=0.001)
+    for some, options, why in (
+        (still, {}, "every ratio is 1, so no rule acts: either each batch is used for one"),
+        (of, {}, "GRPO 0.2/0.2 leaves none of 6,000 tokens outside"),
+        (
+            Tokens(of.old, of.log_ratio, None, of.responses, {}),
+            {"cut": True, "rate": 0.1},
+            "where their advantages are",
+        ),
+    ):
+        assert why in refusal(calibrate, some, **options)

@@ -2,9 +2,6 @@
 and every refusal; and the formats."""
 # ruff: noqa: RUF001  (dashes are meant)
 
-from __future__ import annotations
-
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import missing
+from disk import write
 from scipy import stats
 
 from bandpo_runs.cli import main
@@ -26,26 +25,23 @@ from bandpo_runs.statistics.intervals import clustered_error, training_runs
 
 def evaluation(folder: Path, label: str, scores: dict[str, np.ndarray], cut=0, silent=0, **facts) -> Path:
     """An evaluation folder as bandpo eval leaves it; its first `cut` samples are too long, `silent` have no answer."""
-    folder.mkdir(parents=True)
     n = next(iter(scores.values())).shape[1]
     sampling = {"n": n, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 64, "seed": 0}
     asked = {name: [Question(name, i, f"{name} {i}", "7") for i in range(len(score))] for name, score in scores.items()}
     data = {name: {"rows": len(rows), "sha256": fingerprint(rows)} for name, rows in asked.items()}
     known = {"label": label, "model": "made", "backend": "made", "sampling": sampling, "data": data, "finished": True}
-    (folder / "eval.json").write_text(json.dumps({**known, "scorer": "math", "command": "bandpo eval", **facts}))
-    prompts, samples, grades = [], [], []
-    for name, score in scores.items():
-        for i, row in enumerate(score):
-            prompts.append(asked[name][i].row())
-            for j, right in enumerate(row):
-                at = {"data": name, "prompt": i, "sample": j}
-                end = "length" if len(samples) < cut else "stop"
-                samples.append({**at, "seed": j, "text": "x", "tokens": 10 + j, "finish": end})
-                quiet = len(grades) < silent
-                status = "unparsed" if quiet else "ok"
-                grades.append({**at, "score": float(right), "answer": None if quiet else "7", "status": status})
-    for name, rows in (("prompts", prompts), ("samples", samples), ("grades-math", grades)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    at = [({"data": name, "prompt": i, "sample": j}, float(right)) for name, score in scores.items()
+          for i, row in enumerate(score) for j, right in enumerate(row)]  # fmt: skip
+    write(folder / "eval.json", {**known, "scorer": "math", "command": "bandpo eval", **facts})
+    write(folder / "prompts.jsonl", [question.row() for rows in asked.values() for question in rows])
+    write(folder / "samples.jsonl", [
+        {**each, "seed": each["sample"], "text": "x", "tokens": 10 + each["sample"],
+         "finish": "length" if k < cut else "stop"} for k, (each, _) in enumerate(at)
+    ])  # fmt: skip
+    write(folder / "grades-math.jsonl", [
+        {**each, "score": right, "answer": None if k < silent else "7", "status": "unparsed" if k < silent else "ok"}
+        for k, (each, right) in enumerate(at)
+    ])  # fmt: skip
     return folder
 
 
@@ -61,22 +57,15 @@ def scores(seed, shift=0.0, sizes=(("aime24", 30), ("amc23", 40)), n=8):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """GRPO and Band in three runs each under one heading; under another, one of each."""
-    home = tmp_path_factory.mktemp("made")
-    arrays = {}
+    home, arrays = tmp_path_factory.mktemp("made"), {}
     for method, shift in (("GRPO", 0.0), ("Band_KL 0.05", 0.2)):
         for run in range(3):
-            name = f"3b-{method[:4]}-{run}"
-            arrays[name] = scores(run + (10 if shift else 0), shift)
-            evaluation(home / name, f"Qwen & 3B / {method}", arrays[name])
-        name = f"7b-{method[:4]}"
+            arrays[f"3b-{method[:4]}-{run}"] = scores(run + (10 if shift else 0), shift)
+            evaluation(home / f"3b-{method[:4]}-{run}", f"Qwen & 3B / {method}", arrays[f"3b-{method[:4]}-{run}"])
+        name, more = f"7b-{method[:4]}", {"cut": 7, "silent": 14} if shift else {}
         arrays[name] = scores(50 + bool(shift), shift)
-        evaluation(home / name, f"7B / {method}", arrays[name], cut=7 if shift else 0, silent=14 if shift else 0)
+        evaluation(home / name, f"7B / {method}", arrays[name], **more)
     return home, arrays
-
-
-def run(capsys, *argv):
-    assert main([str(a) for a in argv]) == 0
-    return capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------------------------ comparing
@@ -89,9 +78,9 @@ def compared(a, b, k=None):
     return comparison_text(*sides, comparisons, k).splitlines(), comparisons[-1]
 
 
-def test_compare_says_who_is_better_by_how_much_and_how_sure(made, capsys, monkeypatch):
+def test_compare_says_who_is_better_by_how_much_and_how_sure(made, cli, monkeypatch):
     home, arrays = made
-    lines = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band").splitlines()
+    lines = cli.out("compare", home / "7b-GRPO", home / "7b-Band").splitlines()
     a, b = arrays["7b-GRPO"], arrays["7b-Band"]
     row = next(line for line in lines if line.startswith("aime24")).split()
     assert row[1:4] == ["30", *(f"{100 * x['aime24'].mean():.1f}" for x in (a, b))]
@@ -100,41 +89,37 @@ def test_compare_says_who_is_better_by_how_much_and_how_sure(made, capsys, monke
     assert f"B is better by {100 * gap:.1f} points" in where
     assert "B: scorer math, 1.2% cut at the length limit, 2.5% without an answer that could be read." in lines
     monkeypatch.setenv("COLUMNS", "80")  # where names have lines of their own
-    lines = run(capsys, "compare", home / "7b-GRPO", home / "7b-Band").splitlines()
-    assert lines[lines.index("aime24") + 1].split()[0] == "30"
-    assert max(map(len, lines)) <= 80
+    lines = cli.out("compare", home / "7b-GRPO", home / "7b-Band").splitlines()
+    assert (lines[lines.index("aime24") + 1].split()[0], max(map(len, lines)) <= 80) == ("30", True)
 
 
 def test_compare_says_what_would_settle_it(tmp_path):
     a = evaluation(tmp_path / "a", "A", scores(0))
-    b = evaluation(tmp_path / "b", "B", scores(4, 0.02))
-    fewer = evaluation(tmp_path / "fewer", "B", scores(4, 0.02, n=4))
-    for other, now, samples in ((b, "8", "8 samples"), (fewer, "8 of A, 4 of B", "as many samples")):
-        lines, last = compared(a, other)
+    for n, now, samples in ((8, "8", "8 samples"), (4, "8 of A, 4 of B", "as many samples")):
+        lines, last = compared(a, evaluation(tmp_path / str(n), "B", scores(4, 0.02, n=n)))
         needed = last.needed
         assert f"  these problems: {many(needed.samples_here)} samples per prompt of each (now {now})" in lines
         problems = f"{many(needed.prompts_elsewhere)} problems with {samples} each (now 70)"
-        assert f"  problems like these: {problems}" in lines
-        assert not last.clustered_error.settled
+        assert (f"  problems like these: {problems}" in lines, last.clustered_error.settled) == (True, False)
 
 
 def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path):
     rng = np.random.default_rng(0)
-    moved = np.where(np.arange(30) % 2 == 0, 0.45, -0.35)
-    first = (rng.random((30, 64)) < 0.5).astype(float)
-    second = (rng.random((30, 64)) < (0.5 + moved)[:, None]).astype(float)
-    a = evaluation(tmp_path / "a", "A", {"aime24": first})
-    b = evaluation(tmp_path / "b", "B", {"aime24": second})
+    moved = np.where(np.arange(30) % 2 == 0, 0.45, -0.35)[:, None]
+    a, b = (
+        evaluation(tmp_path / name, name, {"aime24": (rng.random((30, 64)) < p).astype(float)})
+        for name, p in (("a", 0.5), ("b", 0.5 + moved))
+    )
     lines, last = compared(a, b)
     assert (last.sampling_error.settled, last.clustered_error.settled) == (True, False)
     assert "  problems like these: no number of samples of these problems; the problems differ too much in it" in lines
     assert any("On these problems: no, B is worse by" in line for line in compared(b, a)[0])
 
 
-def test_compare_as_json_has_the_same_numbers(made, capsys):
-    home, _ = made
-    data = json.loads(run(capsys, "compare", home / "7b-GRPO", home / "7b-Band", "--json"))
-    _, mean = compared(home / "7b-GRPO", home / "7b-Band")
+def test_compare_as_json_has_the_same_numbers(made, cli):
+    sides = [made[0] / name for name in ("7b-GRPO", "7b-Band")]
+    data = cli.json("compare", *sides, "--json")
+    _, mean = compared(*sides)
     last = data["results"][-1]
     assert (last["data"], last["difference"], data["metric"]) == ("average", mean.difference, "mean@n")
     assert last["clustered_error"]["interval"] == list(mean.clustered_error.interval)
@@ -158,20 +143,16 @@ def test_a_copy_of_an_evaluation_is_level_with_it(made, tmp_path):
     assert "What would settle it: nothing can be said, the difference measured is 0." in lines
 
 
-def test_samples_of_a_folder_that_could_not_be_read_are_told(tmp_path, capsys):
-    arrays = scores(0, sizes=(("aime24", 30),))
-    for silent, is_told in ((47, False), (48, True)):  # of 240
-        assert main(["score", str(evaluation(tmp_path / str(silent), "A", arrays, silent=silent))]) == 0
-        text = " ".join("".join(capsys.readouterr()).split())
-        assert ("the scorer math read no answer in 20% of the samples" in text) == is_told
+@pytest.mark.parametrize(("silent", "is_told"), [(47, False), (48, True)])  # of 240
+def test_samples_of_a_folder_that_could_not_be_read_are_told(tmp_path, capsys, silent, is_told):
+    assert main(["score", str(evaluation(tmp_path / "a", "A", scores(0, sizes=(("aime24", 30),)), silent=silent))]) == 0
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert ("the scorer math read no answer in 20% of the samples" in text) == is_told
 
 
-def test_a_file_is_named_once(tmp_path, capsys):
-    for name in "ab":
-        rows = [{"prompt": x, "score": int(x == name)} for x in "abc"]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = run(capsys, "compare", tmp_path / "a.jsonl", f"new={tmp_path / 'b.jsonl'}")
-    assert out.startswith(f"A = {tmp_path / 'a.jsonl'}\nB = new ({tmp_path / 'b.jsonl'})\n")
+def test_a_file_is_named_once(tmp_path, cli):
+    a, b = (write(tmp_path / f"{name}.jsonl", [{"prompt": x, "score": int(x == name)} for x in "abc"]) for name in "ab")
+    assert cli.out("compare", a, f"new={b}").startswith(f"A = {a}\nB = new ({b})\n")
 
 
 def test_what_does_not_compare_is_said(tmp_path):
@@ -186,46 +167,39 @@ def test_what_does_not_compare_is_said(tmp_path):
     ]
 
 
-def answers_of(path, array, **more):
-    rows = [{"prompt": f"aime24 {i}", "score": x, **more} for i, row in enumerate(array) for x in row]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def answers_of(path, array, prompt="aime24", **more):
+    rows = [{"prompt": f"{prompt} {i}", "score": x, **more} for i, row in enumerate(array) for x in row]
+    return write(path, rows)
 
 
-def test_a_file_without_a_data_set_compares_with_the_only_one_of_a_folder(tmp_path, capsys):
+def test_a_file_without_a_data_set_compares_with_the_only_one_of_a_folder(tmp_path, cli):
     array = scores(0)["aime24"]
-    folder = evaluation(tmp_path / "a", "A", {"aime24": array})
+    folder, both = evaluation(tmp_path / "a", "A", {"aime24": array}), evaluation(tmp_path / "both", "B", scores(0))
     same = answers_of(tmp_path / "b.jsonl", array)
-    named = answers_of(tmp_path / "c.jsonl", array, dataset="aime24")
-    one, other = (json.loads(run(capsys, "compare", folder, file, "--json"))["results"][0] for file in (same, named))
+    files = same, answers_of(tmp_path / "c.jsonl", array, dataset="aime24")
+    one, other = (cli.json("compare", folder, file, "--json")["results"][0] for file in files)
     assert one == {**other, "data": "aime24 | answers"}
     note = "\nB: its data set answers is compared with A's aime24, as each has no other.\n"
-    assert [note in run(capsys, "compare", folder, file) for file in (same, named)] == [True, False]
-    unlike = answers_of(tmp_path / "d.jsonl", array)
-    unlike.write_text(unlike.read_text().replace("aime24 ", "problem "))
-    both = evaluation(tmp_path / "both", "B", scores(0))
+    assert [note in cli.out("compare", folder, file) for file in files] == [True, False]
     for a, b, message in (
-        (folder, unlike, "no prompt of 'aime24 | answers' in common"),
+        (folder, answers_of(tmp_path / "d.jsonl", array, "problem"), "no prompt of 'aime24 | answers' in common"),
         (both, same, "no data set in common: A has aime24; amc23, B has answers"),
     ):
-        assert main(["compare", str(a), str(b)]) == 2
-        assert message in capsys.readouterr().err
+        assert message in cli.error("compare", a, b)
 
 
-def test_the_collapse_of_the_run_is_told(tmp_path, capsys):
+def test_the_collapse_of_the_run_is_told(tmp_path, cli):
     """Beside the model, up to two folders above it."""
-    model = tmp_path / "run" / "checkpoints" / "step-90"
-    model.mkdir(parents=True)
     rewards = [0.5] * 60 + [0.01] * 40
     lines = [{"step": i, "reward": r, "entropy": 0.3 if r > 0.1 else 2.0} for i, r in enumerate(rewards)]
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = write(tmp_path / "run" / "metrics.jsonl", lines).parent / "checkpoints" / "step-90"
+    model.mkdir(parents=True)
     a = evaluation(tmp_path / "a", "A", scores(0), model=str(model))
     b = evaluation(tmp_path / "b", "B", scores(1))
     told = "its training run collapsed at step 60: reward 0.50 before, 0.01 after, entropy rose."
-    out = run(capsys, "compare", a, b)
-    assert f"A: {told}" in out
-    assert f"B: {told}" not in out
-    assert "its run collapsed at step 60" in run(capsys, "table", a, b)
+    out = cli.out("compare", a, b)
+    assert (f"A: {told}" in out, f"B: {told}" in out) == (True, False)
+    assert "its run collapsed at step 60" in cli.out("table", a, b)
 
 
 # ---------------------------------------------------------------------------------------------------------------- table
@@ -320,92 +294,86 @@ STORED_NOTES = [
 ]
 
 
-def test_the_table_goes_to_a_file_by_its_name(made, tmp_path, capsys, monkeypatch):
-    home, _ = made
-    monkeypatch.chdir(tmp_path)
+def test_the_table_goes_to_a_file_by_its_name(made, here, cli):
+    table = ["table", made[0] / "7b-GRPO"]
     for name, begin in (("out/t.tex", "% \\usepackage"), ("out/t.md", "| Method")):
-        assert run(capsys, "table", home / "7b-GRPO", "-o", name).strip() == name
+        assert cli.out(*table, "-o", name).strip() == name
         assert Path(name).read_text().startswith(begin)
-    assert run(capsys, "table", home / "7b-GRPO", "--format", "latex").startswith("% \\usepackage")
-    assert run(capsys, "table", home / "7b-GRPO", "-o", "-").startswith("| Method")
-    assert main(["table", str(home / "7b-GRPO"), "-o", "t.html"]) == 2
-    assert "--output must be Markdown (.md) or LaTeX (.tex), got t.html" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert cli.out(*table, "--format", "latex").startswith("% \\usepackage")
+    assert cli.out(*table, "-o", "-").startswith("| Method")
+    error = cli.error(*table, "-o", "t.html")
+    assert "--output must be Markdown (.md) or LaTeX (.tex), got t.html" in error
+    assert [path.name for path in here.iterdir()] == ["out"]
 
 
 def log(path, *means, step=800, first=0.01):
     """A log of verl with two validations of AIME24 and AMC23, the last with these means."""
-    rows = [{"step": 0, "data": {"val-core/aime_2024/acc/mean@4": first}}, {"step": step, "data": {"actor/entropy": 1}}]
+    last = {"actor/entropy": 1}
     for data, mean in zip(("aime_2024", "aime_amc2023"), means, strict=False):
-        numbers = {"mean@4": mean, "best@4/mean": 2 * mean}
-        rows[1]["data"] |= {f"val-core/{data}/acc/{name}": value for name, value in numbers.items()}
-        rows[1]["data"] |= {f"val-aux/{data}/acc/best@2/mean": 1.5 * mean, f"val-aux/{data}/acc/std@4": 9.0}
-    path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+        numbers = {"core": {"mean@4": mean, "best@4/mean": 2 * mean}, "aux": {"best@2/mean": 1.5 * mean, "std@4": 9.0}}
+        last |= {f"val-{part}/{data}/acc/{name}": x for part, each in numbers.items() for name, x in each.items()}
+    return write(path, [{"step": 0, "data": {"val-core/aime_2024/acc/mean@4": first}}, {"step": step, "data": last}])
 
 
 def dump(folder, shift, step=40, **more):
     """verl's folder of dumps, with AIME24 and AMC23."""
-    folder.mkdir(parents=True, exist_ok=True)
-    known = {"gts": "7", "step": step}
     rows = [
-        known | {"input": f"{name} {i}", "score": right, "acc": bool(right), "data_source": name} | more
+        {"gts": "7", "step": step, "input": f"{name} {i}", "score": right, "acc": bool(right), "data_source": name}
+        | more
         for name, array in scores(step, shift).items() for i, row in enumerate(array) for right in row
     ]  # fmt: skip
-    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return write(folder / f"{step}.jsonl", rows).parent
 
 
-def test_the_row_of_a_log_has_what_verl_logged_and_no_interval(tmp_path, capsys):
+def test_the_row_of_a_log_has_what_verl_logged_and_no_interval(tmp_path, cli):
     a, b = log(tmp_path / "grpo.jsonl", 0.1, 0.2), log(tmp_path / "band.jsonl", 0.2, 0.4)
-    out = run(capsys, "table", f"M / GRPO={a}", f"M / Band={b}")
-    assert "| | mean@4 / best@4 (verl) | mean@4 / best@4 (verl) |" in out
-    assert "| GRPO | 20.0 / 40.0 | 10.0 / 20.0 | 15.0 / 30.0 |" in out
-    assert "| Band | **40.0** / **80.0** |" in out
-    assert "A row of one log has no interval: a log holds means and no answers." in out
-    assert "Validation at step 800." in out
-    assert "| grpo | 20.0 / 30.0 | 10.0 / 15.0 | 15.0 / 22.5 |" in run(capsys, "table", a, "-k", "2")
-    assert "| grpo | 1.0 |" in run(capsys, "table", a, "--step", "0")
-    assert "{20.0 \\\\ 40.0}" in run(capsys, "table", a, "--format", "latex")
+    assert not missing(
+        cli.out("table", f"M / GRPO={a}", f"M / Band={b}"),
+        "| | mean@4 / best@4 (verl) | mean@4 / best@4 (verl) |",
+        "| GRPO | 20.0 / 40.0 | 10.0 / 20.0 | 15.0 / 30.0 |",
+        "| Band | **40.0** / **80.0** |",
+        "A row of one log has no interval: a log holds means and no answers.",
+        "Validation at step 800.",
+    )
+    for options, row in (
+        (["-k", "2"], "| grpo | 20.0 / 30.0 | 10.0 / 15.0 | 15.0 / 22.5 |"),
+        (["--step", "0"], "| grpo | 1.0 |"),
+        (["--format", "latex"], "{20.0 \\\\ 40.0}"),
+    ):
+        assert row in cli.out("table", a, *options)
 
 
-def test_repetitions_are_one_row_with_the_runs_that_would_settle_it(tmp_path, capsys):
-    for seed, (x, y) in enumerate([(0.10, 0.13), (0.12, 0.16), (0.14, 0.15)], 1):
-        log(tmp_path / f"grpo-seed{seed}.jsonl", x, x)
-        log(tmp_path / f"band-kl-seed{seed}.jsonl", y, y)
-    out = run(capsys, "table", *sorted(tmp_path.iterdir()))
-    half = 100 * stats.t.ppf(0.975, 2) * stats.sem([0.10, 0.12, 0.14])
-    assert f"| grpo (3 runs) | 12.0 ± {half:.1f} / 24.0" in out
+def test_repetitions_are_one_row_with_the_runs_that_would_settle_it(tmp_path, cli):
     a, b = [0.10, 0.12, 0.14], [0.13, 0.16, 0.15]
+    for name, means in (("grpo", a), ("band-kl", b)):
+        for seed, mean in enumerate(means, 1):
+            log(tmp_path / f"{name}-seed{seed}.jsonl", mean, mean)
+    out = cli.out("table", *sorted(tmp_path.iterdir()))
+    half = 100 * stats.t.ppf(0.975, 2) * stats.sem(a)
+    assert f"| grpo (3 runs) | 12.0 ± {half:.1f} / 24.0" in out
     degrees = np.floor(stats.ttest_ind(b, a, equal_var=False).df)
     half = stats.t.ppf(0.975, degrees) * np.hypot(stats.sem(a), stats.sem(b))
     low, high = (f"{100 * (0.08 / 3 + sign * half):+.1f}" for sign in (-1, 1))
     assert f"band-kl minus grpo: +2.7 [{low}, {high}], not settled; 9 runs of each would settle such" in out
 
 
-def test_methods_of_several_models_are_no_repetitions(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    logs = [log(Path("logs") / name / "grpo.jsonl", 0.1) for name in ("3b", "7b")]
-    lines = run(capsys, "table", *logs).splitlines()
+def test_methods_of_several_models_are_no_repetitions(here, cli):
+    lines = cli.out("table", *(log(Path("logs") / name / "grpo.jsonl", 0.1) for name in ("3b", "7b"))).splitlines()
     assert (lines.count("| **logs/3b** | |"), sum(line.startswith("| grpo | ") for line in lines)) == (1, 2)
 
 
-def test_a_folder_of_dumps_is_read_at_its_last_step(tmp_path, capsys):
+def test_a_folder_of_dumps_is_read_at_its_last_step(tmp_path, cli):
     a, b = (dump(tmp_path / f"{name}-seed1", shift) for name, shift in (("a", 0.0), ("b", 0.2)))
     dump(a, 0.0, 5)
-    out = run(capsys, "compare", a, b)
-    assert out.startswith(f"A = a ({a / '40.jsonl'})\n")
-    assert re.search(r"average\s+70 ", out)
+    out = cli.out("compare", a, b)
+    assert (out.startswith(f"A = a ({a / '40.jsonl'})\n"), "\naverage  70 " in re.sub("  +", "  ", out)) == (True, True)
     table = make_table([read_result(str(a)), read_result(f"GRPO={log(tmp_path / 'x.jsonl', 0.1, 0.2, step=40)}")])
-    assert table.measures == ("mean@n", "best@4 (verl)", "pass@4")
-    assert table.rows[1].cells[0][2] is None
-    right = scores(40)["aime24"]
-    assert table.rows[0].cells[1][2].value == pytest.approx(pass_at_k(8, right.sum(-1), 4).mean())
-    assert "Validation at step 5." in run(capsys, "table", a, "--step", "5")
-    out = run(capsys, "table", dump(tmp_path / "plain", 0, data_source=None))
-    assert "| Method | validation |" in out
-    assert "its dump names no data sets, so all problems are one column" in out
+    right = pass_at_k(8, scores(40)["aime24"].sum(-1), 4).mean()
+    values = table.rows[1].cells[0][2], table.rows[0].cells[1][2].value
+    assert (table.measures, values) == (("mean@n", "best@4 (verl)", "pass@4"), (None, pytest.approx(right)))
+    assert "Validation at step 5." in cli.out("table", a, "--step", "5")
+    out = cli.out("table", dump(tmp_path / "plain", 0, data_source=None))
+    assert not missing(out, "| Method | validation |", "its dump names no data sets, so all problems are one column")
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes
@@ -442,36 +410,25 @@ def test_a_folder_of_dumps_is_read_at_its_last_step(tmp_path, capsys):
         (["table", "a", "-k", "20"], "k must be from 1 to the smallest number of samples 8, got 20"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, argv, message):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_one_line(here, cli, argv, message):
     for name in "ab":
         evaluation(Path(name), "A", scores(0))
     evaluation(Path("other"), "B", scores(0, sizes=(("math", 3),)))
     Path("empty").mkdir()
-    Path("run.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
-    Path("metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
-    Path("bad.jsonl").write_text("{}\n")
-    log(Path("signs.jsonl"), -0.5)
-    for name in ("log.jsonl", "logs/a.jsonl", "logs/b.jsonl"):
-        log(Path(name), 0.1)
+    write("metrics.jsonl", [{"step": 1, "reward": 0.5}])
+    write("bad.jsonl", [{}])
+    write("uneven.jsonl", [{"input": i, "gts": "7", "score": 1.0} for i in ("x", "x", "y")])
+    for name, mean in (("signs.jsonl", -0.5), ("log.jsonl", 0.1), ("logs/a.jsonl", 0.1), ("logs/b.jsonl", 0.1)):
+        log(Path(name), mean)
     dump(Path("dumps"), 0.0)
-    lines = [{"input": i, "gts": "7", "score": 1.0} for i in ("x", "x", "y")]
-    Path("uneven.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(argv) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert message in cli.error(*argv)
 
 
 def test_a_small_p_is_said_without_a_second_sign(made):
-    home, _ = made
-    a, b = read(home, "7b-GRPO", "7b-Band")
+    a, b = read(made[0], "7b-GRPO", "7b-Band")
     found = [
         replace(each, sampling_error=replace(each.sampling_error, p=1e-6),
                 clustered_error=replace(each.clustered_error, p=0.034))
         for each in compare_results(a, b)
     ]  # fmt: skip
-    text = comparison_text(a, b, found)
-    assert ", p < 0.0001" in text
-    assert ", p = 0.034" in text
+    assert not missing(comparison_text(a, b, found), ", p < 0.0001", ", p = 0.034")

@@ -4,30 +4,40 @@ import json
 import math
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import recipe
 import torch
+import two_processes
 import yaml
+from commands import missing, refusal
+from disk import contents, json_rows, write
+from safetensors.torch import load_file
+from stopped import Killed, run, run_until
+from transformers import Qwen2ForCausalLM
 
+import bandpo
 from bandpo.errors import UserError
-from bandpo_runs import config
-from bandpo_runs.cli import main
+from bandpo_runs import config, toy
+from bandpo_runs.cli import main, show_training
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.files.locks import locked
+from bandpo_runs.reports.page import write_report
+from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.statistics.estimators import pass_at_k
 from bandpo_runs.training import checkpoints, on_trl
+from bandpo_runs.training.validation import DATA, ROW, Validation, metrics
 
 pytestmark = pytest.mark.slow
-
-
-class Killed(BaseException):
-    """Nothing catches it: the run stops where it is, like a process that is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -42,39 +52,6 @@ def whole(home, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def run(node, **options):
-    notices = []
-    folder = on_trl.run(config.build(node), say=notices.append, **options)
-    return folder, notices
-
-
-def run_until(node, step, *, resume=False, event="on_step_end"):
-    """Run, and stop for good when the event comes at that step. A step's row is written after it has ended."""
-    handle = getattr(on_trl._Recorder, event)
-
-    def stop(self, args, state, control, **named):
-        if state.global_step == step:
-            raise Killed
-        handle(self, args, state, control, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_trl._Recorder, event, stop)
-        with pytest.raises(Killed):
-            on_trl.run(config.build(node), resume=resume)
-    return Path(node["output"])
-
-
-def rows(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def steps(folder):
     return [row["step"] for row in rows(folder)]
 
@@ -87,9 +64,18 @@ def saved(folder):
     return sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*"))
 
 
+def change(file, **values):
+    """Set values in a file of JSON."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
 def assert_same_run(folder, other):
     assert (folder / "metrics.jsonl").read_text() == (other / "metrics.jsonl").read_text()
     assert weights(folder) == weights(other)
+
+
+def rows(folder):
+    return json_rows(folder / "metrics.jsonl")
 
 
 # ---- resuming
@@ -100,14 +86,14 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
         return recipe.node(home, tmp_path / name, rounds=3, save_every=1, tokens_share=1.0)
 
     whole, _ = run(node("whole"))
-    result = (whole / "tokens" / "tokens-0.jsonl").read_bytes()
-    assert {json.loads(line)["step"] for line in result.splitlines()} == set(range(12))
+    tokens = Path("tokens", "tokens-0.jsonl")
+    assert {row["step"] for row in json_rows(whole / tokens)} == set(range(12))
     folder = run_until(node("killed"), 3)  # before there is a checkpoint
     run_until(node("killed"), 7, resume=True)
-    with (folder / "tokens" / "tokens-0.jsonl").open("ab") as file:
+    with (folder / tokens).open("ab") as file:
         file.write(b'{"step":7,"resp')
     run(node("killed"), resume=True)
-    assert (folder / "tokens" / "tokens-0.jsonl").read_bytes() == result
+    assert (folder / tokens).read_bytes() == (whole / tokens).read_bytes()
     assert_same_run(folder, whole)
 
 
@@ -145,11 +131,10 @@ def test_resuming_is_exact(home, tmp_path, changes, stop, before):
 def test_the_run_is_worth_comparing(home, whole, tmp_path):
     # Guards the tests above: the weights move, the rule acts, and the prompts differ from pass to pass.
     start = (home / "model" / "model.safetensors").read_bytes()
-    assert weights(whole) != start
+    other, _ = run(recipe.node(home, tmp_path / "other", seed=1))
+    assert len({start, weights(whole), weights(other)}) == 3
     assert len({row["reward"] for row in rows(whole) if "reward" in row}) == 5
     assert sum(row["clip/count"] for row in rows(whole)) > 0
-    other, _ = run(recipe.node(home, tmp_path / "other", seed=1))
-    assert weights(other) != weights(whole)
 
 
 @pytest.fixture
@@ -168,10 +153,8 @@ def test_what_was_being_written_is_not_used_and_the_run_may_have_been_moved(stop
     newest = shutil.copytree(rest, rest.with_name("checkpoint-12"))
     (newest / checkpoints.MARK).unlink()
     (newest / "optimizer.pt").write_bytes(b"")
-    mark = json.loads((rest / checkpoints.MARK).read_text())
-    (rest / checkpoints.MARK).write_text(json.dumps(mark | {"wall_seconds": 1000.0}))
-    moved = stopped.folder.with_name("moved")
-    stopped.folder.rename(moved)
+    change(rest / checkpoints.MARK, wall_seconds=1000.0)
+    moved = stopped.folder.rename(stopped.folder.with_name("moved"))
     run({**stopped.node, "output": str(moved)}, resume=True)
     assert_same_run(moved, whole)
     assert not (moved / "checkpoints" / "checkpoint-12").exists()
@@ -206,8 +189,7 @@ def test_a_run_killed_while_an_old_checkpoint_is_deleted_goes_on_from_a_whole_on
     folder = Path(node["output"])
     assert saved(folder) == ["checkpoint-16", "checkpoint-8"]
     # Now the other one is lost as well: what is left of the first must not be trained on.
-    rest = tmp_path / "kept"
-    shutil.move(folder / "checkpoints" / "checkpoint-16", rest)
+    rest = shutil.move(folder / "checkpoints" / "checkpoint-16", tmp_path / "kept")
     assert checkpoints.newest_whole(folder) == (None, [])
     shutil.move(rest, folder / "checkpoints" / "checkpoint-16")
     run(node, resume=True)
@@ -247,9 +229,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, da
         before = file.read_bytes()
         damage(file)
         mark, (wrong,) = checkpoints.newest_whole(two_saved.folder)
-        assert mark.step == 8, name
-        assert wrong.startswith(f"{file} ")
-        assert message in wrong
+        assert (mark.step, wrong.startswith(f"{file} "), message in wrong) == (8, True, True), name
         file.write_bytes(before)
     assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
 
@@ -261,11 +241,11 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, da
 def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
     mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
     if isinstance(content, dict):  # numbers that nobody writes
-        content = json.dumps(json.loads(mark.read_text()) | content)
-    mark.write_bytes(content.encode("latin-1"))
+        change(mark, **content)
+    else:
+        mark.write_bytes(content.encode("latin-1"))
     result, wrong = checkpoints.newest_whole(two_saved.folder)
-    assert result.step == 8
-    assert wrong == [f"{mark} is not what was written"]
+    assert (result.step, wrong) == (8, [f"{mark} is not what was written"])
 
 
 def test_a_run_may_be_killed_again_and_again_and_the_clock_be_set_back(home, whole, tmp_path):
@@ -285,18 +265,22 @@ def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named
     for step, name in ((8, "rng_state.pth"), (16, "optimizer.pt")):
         (two_saved.folder / "checkpoints" / f"checkpoint-{step}" / name).unlink()
     before = {path: path.stat().st_mtime_ns for path in two_saved.folder.rglob("*")}
-    with pytest.raises(UserError, match=r"no checkpoint of .* is whole: .*16/optimizer.pt is missing; .*8/rng_state"):
-        run(two_saved.node, resume=True)
+    assert not missing(
+        refusal(run, two_saved.node, resume=True),
+        "no checkpoint of ",
+        " is whole: ",
+        "16/optimizer.pt is missing; ",
+        "8/rng_state",
+    )
     assert {path: path.stat().st_mtime_ns for path in two_saved.folder.rglob("*")} == before
 
 
 def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
     rest = two_saved.folder / "checkpoints"
-    shutil.copytree(rest / "checkpoint-16", rest / "checkpoint-16-before")
-    shutil.copytree(rest / "checkpoint-16", rest / "checkpoint-20")
-    result, (wrong,) = checkpoints.newest_whole(two_saved.folder)
-    assert result.step == 16
-    assert wrong == f"{rest / 'checkpoint-20'} is the checkpoint of step 16"
+    for name in ("checkpoint-16-before", "checkpoint-20"):
+        shutil.copytree(rest / "checkpoint-16", rest / name)
+    result, wrong = checkpoints.newest_whole(two_saved.folder)
+    assert (result.step, wrong) == (16, [f"{rest / 'checkpoint-20'} is the checkpoint of step 16"])
 
 
 @pytest.mark.parametrize(
@@ -312,10 +296,8 @@ def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
 def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, message):
     path = two_saved.folder / "metrics.jsonl"
     path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))  # after the checkpoint at 8
-    _, notices = run(two_saved.node, resume=True)
-    assert notices[0].startswith(str(path))
-    assert message in notices[0]
-    assert notices[-1] == "going on after step 8"
+    _, (why, *_, last) = run(two_saved.node, resume=True)
+    assert (why.startswith(str(path)), message in why, last) == (True, True, "going on after step 8")
     assert_same_run(two_saved.folder, whole)
 
 
@@ -367,25 +349,20 @@ def break_at(monkeypatch, step):
 
 def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, whole, tmp_path, monkeypatch, capsys):
     node = recipe.node(home, tmp_path / "run", trainer={"save_total_limit": 1}, shared_prompts=False)
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(node))
+    file, folder = write(tmp_path / "recipe.yaml", node), Path(node["output"])
     with monkeypatch.context() as patch:
         break_at(patch, 15)
         assert main(["train", str(file)]) == 2
-    folder = Path(node["output"])
     message = capsys.readouterr().err.splitlines()[-1]
     rest = folder / "checkpoints" / "checkpoint-8"
-    assert message.startswith(
-        f"error: {folder}, step 15: weights (15, first model.embed_tokens.weight) are not finite; the "
-    )
-    for part in (f"the last whole checkpoint is {rest}.", "Try a smaller learning_rate", f"model={rest} begins from"):
-        assert part in message
-    assert "; stop_if_not_finite=False goes on all the same" in message
-    assert steps(folder) == [*range(1, 15)]
-    assert saved(folder) == ["checkpoint-8"]
+    assert not missing(
+        message, f"error: {folder}, step 15: weights (15, first model.embed_tokens.weight) are not finite; the ",
+        f"the last whole checkpoint is {rest}.", "Try a smaller learning_rate", f"model={rest} begins from",
+        "; stop_if_not_finite=False goes on all the same",
+    )  # fmt: skip
+    assert (steps(folder), saved(folder)) == ([*range(1, 15)], ["checkpoint-8"])
     facts = json.loads((folder / "run.json").read_text())
-    assert not facts["finished"]
-    assert facts["stopped"] in message
+    assert (facts["finished"], facts["stopped"] in message) == (False, True)
     assert main(["train", str(file), "--resume"]) == 0
     assert_same_run(folder, whole)
     assert "stopped" not in json.loads((folder / "run.json").read_text())
@@ -393,13 +370,11 @@ def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, w
 
 def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whole, tmp_path, monkeypatch):
     node = recipe.node(home, tmp_path / "run", save_every=1, trainer={"save_total_limit": 1, "beta": 0.0})
-    on = {**node, "stop_if_not_finite": False}
+    notices, message = [], "probability tensor contains"  # torch's own: nothing can be sampled
     with monkeypatch.context() as patch:
         break_at(patch, 15)
-        notices = []
-        message = "probability tensor contains"  # torch's own: nothing can be sampled
         with pytest.warns(UserWarning, match="stop_if_not_finite is False"), pytest.raises(RuntimeError, match=message):
-            on_trl.run(config.build(on), say=notices.append)
+            on_trl.run(config.build({**node, "stop_if_not_finite": False}), say=notices.append)
     folder = Path(node["output"])
     assert notices == ["checkpoint-16 has weights that are not finite: it does not count, and none is deleted for it"]
     assert saved(folder) == ["checkpoint-12", "checkpoint-16"]
@@ -452,12 +427,13 @@ def finished(home, tmp_path_factory):
 
 
 def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
-    result = [(row["step"], "eval/reward" in row) for row in rows(finished.folder)]
+    logged = rows(finished.folder)
+    steps = [(row["step"], "eval/reward" in row) for row in logged]
     train_rows = [(step, False) for step in range(1, 9)]
-    assert result == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
-    assert [row["round"] for row in rows(finished.folder) if "reward" in row] == [1, 2]
-    assert all(row["round"] == (row["step"] + 3) // 4 for row in rows(finished.folder))
-    keys = {key for row in rows(finished.folder) for key in row}
+    assert steps == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
+    assert [row["round"] for row in logged if "reward" in row] == [1, 2]
+    assert [row["round"] for row in logged] == [(row["step"] + 3) // 4 for row in logged]
+    keys = {key for row in logged for key in row}
     assert {"loss", "reward", "entropy", "clip/fraction", "eval/reward"} <= keys
     assert not {key for key in keys if re.search("time|second|speed", key)}  # nothing depends on the clock
 
@@ -475,18 +451,19 @@ def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
 
 def test_run_json_says_what_ran_and_config_yaml_is_the_resolved_recipe(finished):
     facts = json.loads((finished.folder / "run.json").read_text())
-    assert facts["finished"] is True
-    assert facts["command"] == "bandpo train it"
-    assert (facts["seed"], facts["rounds"], facts["steps_per_round"], facts["scene"]) == (0, 2, 4, None)
-    assert facts["label"] == "No clip"
-    assert facts["learning_rate"] == 5e-3
+    expected = {
+        "finished": True, "command": "bandpo train it", "seed": 0, "rounds": 2, "steps_per_round": 4, "scene": None,
+        "label": "No clip", "learning_rate": 5e-3,
+    }  # fmt: skip
+    assert {name: facts[name] for name in expected} == expected
     assert facts["wall_seconds"] > 0
     assert facts["versions"]["torch"] == torch.__version__
-    assert set(facts["versions"]) == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
+    assert {*facts["versions"]} == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
     assert config.load(finished.folder / "config.yaml") == config.build(finished.node)
 
 
-def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("rule", ["band:kl:0.05", "clip:0.2:0.2"])
+def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, monkeypatch, rule):
     seen = []
 
     def watch(completions, prompts, **columns):
@@ -494,14 +471,10 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
         return [0.0] * len(completions)
 
     monkeypatch.setattr(recipe, "share_of_even", watch)
-    clip = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
-    for name, rule in (("band", {"type": "band", "delta": 0.05}), ("clip", clip)):
-        node = recipe.node(home, tmp_path / name, rounds=4, save_every=0, trust_region=rule)
-        run(node)
-        wanted, _, _ = rows_and_reward(config.build(node))
-        assert len(seen) == 16
-        assert seen == list(wanted["prompt"])
-        seen.clear()
+    node = recipe.node(home, tmp_path / "run", rounds=4, save_every=0, trust_region=rule)
+    run(node)
+    wanted, _, _ = rows_and_reward(config.build(node))
+    assert (len(seen), seen) == (16, list(wanted["prompt"]))
 
 
 # ---- refusals
@@ -509,34 +482,29 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
 
 def test_a_folder_with_rows_is_refused_and_left_alone(home, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match="already holds a run"):
-        run(recipe.node(home, tmp_path))
+    assert "already holds a run" in refusal(run, recipe.node(home, tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
 
 
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
     """Each would train a model of its own, with a part of the batch, into the same folder."""
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.node(home, tmp_path / "run")))
-    command = [sys.executable, "-m", "bandpo", "train", str(tmp_path / "recipe.yaml")]
+    file = write(tmp_path / "recipe.yaml", recipe.node(home, tmp_path / "run"))
     env = {**os.environ, "WORLD_SIZE": "2"}  # and nothing else of a launcher's
+    command = [sys.executable, "-m", "bandpo", "train", str(file)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 2
     assert re.search("^error: .*(MASTER_ADDR|2 processes were started)", done.stderr, re.MULTILINE)
-    assert not (tmp_path / "run").exists()
+    assert (done.returncode, (tmp_path / "run").exists()) == (2, False)
 
 
 def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopped, home, tmp_path):
-    def state(folder):
-        return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
-
     with locked(stopped.folder / ".lock"):
-        before = state(stopped.folder)
-        with pytest.raises(UserError, match=rf"another process is writing to {stopped.folder}; wait"):
-            run(stopped.node, resume=True)
-        assert state(stopped.folder) == before
+        before = contents(stopped.folder)
+        why = refusal(run, stopped.node, resume=True)
+        assert f"another process is writing to {stopped.folder}; wait" in why
+        assert contents(stopped.folder) == before
     new = recipe.node(home, tmp_path / "new")
-    with locked(tmp_path / "new" / ".lock"), pytest.raises(UserError, match="another process"):
-        run(new)
+    with locked(tmp_path / "new" / ".lock"):
+        assert "another process" in refusal(run, new)
     assert not (tmp_path / "new").exists()
 
 
@@ -550,41 +518,297 @@ def test_a_run_that_another_process_has_finished_meanwhile_is_not_trained_again(
         return locked(file)
 
     monkeypatch.setattr(on_trl, "locked", late)
-    with pytest.raises(UserError, match="already holds a run"):
-        run(node)
+    assert "already holds a run" in refusal(run, node)
     assert steps(tmp_path / "run") == [1, 2, 3, 4]
 
 
 def test_steps_after_the_last_log_step_have_a_row_too(home, tmp_path):
-    run(recipe.node(home, tmp_path / "run", trainer={"logging_steps": 7}, save_every=0))
-    run(recipe.node(home, tmp_path / "each", save_every=0))
-    assert steps(tmp_path / "run") == [7, 14, 20]
-    tokens = [sum(row["tokens"] for row in rows(tmp_path / name)) for name in ("run", "each")]
-    assert tokens[0] == tokens[1]
+    some, _ = run(recipe.node(home, tmp_path / "run", trainer={"logging_steps": 7}, save_every=0))
+    each, _ = run(recipe.node(home, tmp_path / "each", save_every=0))
+    assert steps(some) == [7, 14, 20]
+    assert sum(row["tokens"] for row in rows(some)) == sum(row["tokens"] for row in rows(each))
 
 
-# ---- several processes (test_processes.py starts some)
+# ---- several processes, without starting them
 
 
 def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
     config_ = config.build(recipe.node(home, tmp_path, data={"eval_size": 4}, trainer=EVALUATION))
+    sizes = ("per_device_train_batch_size", "per_device_eval_batch_size")
     for count in (1, 2, 4, 8):
         settings, _ = on_trl._trainer_settings(config_, tmp_path, count)
-        assert settings["per_device_train_batch_size"] * count == 8
-        assert settings["per_device_eval_batch_size"] * count == 8
+        assert [settings[size] * count for size in sizes] == [8, 8]
         assert settings.get("ddp_find_unused_parameters", False) == (count > 1)
-    with pytest.raises(UserError, match=r"trainer.per_device_train_batch_size is 8, .* 3 processes cannot share"):
-        on_trl._trainer_settings(config_, tmp_path, 3)
+    why = refusal(on_trl._trainer_settings, config_, tmp_path, 3)
+    assert not missing(why, "trainer.per_device_train_batch_size is 8, ", " 3 processes cannot share")
 
 
 def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
-    mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
-    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"processes": 2}))
-    with pytest.raises(UserError, match=r"was trained with WORLD_SIZE 2, not 1; start as many processes"):
-        run(two_saved.node, resume=True)
+    change(two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK, processes=2)
+    why = refusal(run, two_saved.node, resume=True)
+    assert "was trained with WORLD_SIZE 2, not 1; start as many processes" in why
 
 
 def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     _, notices = run(recipe.node(home, tmp_path / "run", rounds=1, save_every=0), on_row=pytest.fail)
     assert notices == []
+
+
+# ---- `bandpo train` in two processes: the same numbers as in one, exact after a kill, and nothing left behind
+
+pytestmark = pytest.mark.slow
+
+METRICS, WEIGHTS = "metrics.jsonl", "model/model.safetensors"
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# With --cpu it starts a single process, unless there is MPI; the recipe's use_cpu decides.
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+# Both iterations take the whole batch of a round, in two halves, so that it is the same however it is shared. Plain
+# descent: Adam would make a difference of rounding as large as any other.
+CHANGES = {
+    "trust_region": {"type": "band", "divergence": "kl", "delta": 0.002},
+    "data": {"eval_size": 8},
+    "trainer": {
+        "gradient_accumulation_steps": 2, "num_iterations": 3, "optim": "sgd", "learning_rate": 0.05,
+        "eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 8, "num_generations_eval": 2,
+    },
+}  # fmt: skip
+
+
+class Launched:
+    """Two processes under a launcher."""
+
+    def __init__(self, tmp_path, node):
+        self.node, self.recipe, self.processes = node, tmp_path / "recipe.yaml", tmp_path / "processes"
+        self.recipe.write_text(yaml.safe_dump(node, sort_keys=False))
+
+    def __call__(self, launcher, *arguments):
+        self.processes.unlink(missing_ok=True)
+        path = os.pathsep.join([str(Path(bandpo.__file__).parents[1]), *sys.path])
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PROCESSES": str(self.processes)}
+        return subprocess.run(
+            [sys.executable, "-m", *launcher, two_processes.__file__, *arguments],
+            env=env, cwd=self.recipe.parent, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+
+    def left(self):
+        """The processes that are still there."""
+        numbers = [int(line) for line in self.processes.read_text().split()]
+        assert len(numbers) == 2
+        return [number for number in numbers if Path(f"/proc/{number}").exists()]
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kill(tmp_path, monkeypatch):
+    home = recipe.make(tmp_path)
+    one, two, folder = (tmp_path / name for name in ("one", "two", "killed"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Qwen2ForCausalLM, "generate", two_processes.fixed_completions)
+        on_trl.run(config.build(recipe.node(home, one, **CHANGES)))
+
+    launched = Launched(tmp_path, recipe.node(home, two, **CHANGES))
+    done = launched(TORCHRUN, "train", str(launched.recipe))
+    assert (done.returncode, launched.left()) == (0, []), done.stderr
+    assert done.stdout.count("round 1 of ") == 4  # three steps and an evaluation, said by one
+    assert done.stdout.splitlines()[-1] == str(two)
+    command = f"torchrun --nproc-per-node 2 -m bandpo train {launched.recipe}"
+    facts, expected = json.loads((two / "run.json").read_text()), {"finished": True, "processes": 2, "command": command}
+    assert facts | expected == facts
+    assert (two / "config.yaml").read_text().replace(str(two), str(one)) == (one / "config.yaml").read_text()
+    # But for TRL's clip ratios: means of means of micro-batches.
+    alone, shared = (
+        [{key: x for key, x in row.items() if not key.startswith("clip_ratio/")} for row in json_rows(each / METRICS)]
+        for each in (one, two)
+    )
+    assert (len(alone), sum(row.get("clip/count", 0) for row in alone) > 0) == (15 + 5, True)
+    for a, b in zip(alone, shared, strict=True):
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-5)
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-6, abs=1e-6)
+    start, first, second = (load_file(each / WEIGHTS) for each in (home, one, two))
+    assert max((first[name] - start[name]).abs().max() for name in first) > 0.01
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-6, atol=1e-6)
+
+    launched = Launched(tmp_path, {**launched.node, "output": str(folder)})
+    killed = launched(ACCELERATE, "--kill-at", "8", "train", str(launched.recipe))
+    assert (killed.returncode != 0, launched.left()) == (True, [])
+    assert [path.name for path in (folder / "checkpoints").glob("checkpoint-*")] == ["checkpoint-6"]
+    mark, wrong = checkpoints.newest_whole(folder)
+    assert (mark.processes, wrong) == (2, [])
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= set(mark.files)
+
+    resumed = launched(ACCELERATE, "train", str(launched.recipe), "--resume")
+    assert (resumed.returncode, "going on after step 6" in resumed.stdout) == (0, True), resumed.stderr
+    for file in (METRICS, WEIGHTS):
+        assert (folder / file).read_bytes() == (two / file).read_bytes()
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+def test_what_breaks_in_one_process_ends_both_and_no_checkpoint_is_lost(tmp_path):
+    changes = {**CHANGES, "trainer": {**CHANGES["trainer"], "save_total_limit": 1}}
+    folder = tmp_path / "run"
+    launched = Launched(tmp_path, recipe.node(recipe.make(tmp_path), folder, **changes))
+    done = launched(TORCHRUN, "--break-at", "8", "train", str(launched.recipe))
+    assert (done.returncode != 0, launched.left()) == (True, [])
+    # By the first process, which had no such weight before the step.
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert message.startswith(f"error: {folder}, step 8: weights (15, first model.embed_tokens.weight) are not")
+    assert f"the last whole checkpoint is {folder / 'checkpoints' / 'checkpoint-6'}." in message
+    assert [row["step"] for row in json_rows(folder / METRICS) if "loss" in row] == [*range(1, 8)]
+    assert "step 8" in json.loads((folder / "run.json").read_text())["stopped"]
+    assert checkpoints.newest_whole(folder)[0].step == 6
+
+
+LAUNCHER = """
+import subprocess, sys, os
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+print(child.pid, child.stdout.readline().decode(), flush=True)
+child.wait()
+"""
+PROCESS = """
+import time
+from bandpo_runs.training import processes
+processes.end_with_launcher()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal of a parent's end is Linux's")
+def test_a_process_whose_launcher_is_killed_ends(tmp_path):
+    env = {**os.environ, "WORLD_SIZE": "2", "PYTHONPATH": str(Path(bandpo.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, PROCESS], stdout=subprocess.PIPE, env=env) as launcher:
+        number, ready = launcher.stdout.readline().split()
+        assert ready == b"ready"
+        watch = os.pidfd_open(int(number))
+        launcher.send_signal(signal.SIGKILL)
+        assert select.select([watch], [], [], 60)[0], "it lives on"
+        os.close(watch)
+
+
+@pytest.mark.parametrize(("rank", "waits"), [("0", []), ("1", [show_training._PATIENCE])])
+def test_what_is_wrong_for_all_is_left_to_the_first_process(monkeypatch, tmp_path, rank, waits):
+    waited = []
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(show_training.time, "sleep", waited.append)
+    monkeypatch.setattr(show_training.console, "quiet", False)
+    assert "does not exist" in refusal(show_training.train_and_show, str(tmp_path / "no.yaml"), [], False, "")
+    assert waited == waits
+
+
+# ---- evaluation inside training: verl's names, the samples' own numbers, and resuming as exact as without
+
+pytestmark = pytest.mark.slow
+
+VALIDATED = {
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+    "eval_on_start": True,
+    "per_device_eval_batch_size": 8,
+    "num_generations_eval": 4,
+}
+
+
+def test_names_and_values():
+    scores = np.array([[1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 0, 0]])
+    result = metrics("aime_2024", "acc", scores)
+    assert list(result) == [
+        "val-core/aime_2024/acc/mean@6", "val-aux/aime_2024/acc/best@2/mean", "val-aux/aime_2024/acc/pass@2",
+        "val-aux/aime_2024/acc/best@4/mean", "val-aux/aime_2024/acc/pass@4", "val-core/aime_2024/acc/best@6/mean",
+        "val-core/aime_2024/acc/pass@6",
+    ]  # fmt: skip
+    assert result["val-core/aime_2024/acc/mean@6"] == pytest.approx(9 / 24)
+    assert result["val-core/aime_2024/acc/pass@6"] == 3 / 4
+    # Of the 15 pairs of samples, 9 have one of 2 right ones, 5 have the only one.
+    assert result["val-aux/aime_2024/acc/pass@2"] == pytest.approx((9 / 15 + 0 + 1 + 5 / 15) / 4)
+    assert 0.6 < result["val-core/aime_2024/acc/best@6/mean"] < 0.75
+    assert list(metrics("x", "reward", [[0.5], [1.5]])) == ["val-core/x/reward/mean@1"]
+    assert not any("pass" in name for name in metrics("x", "reward", [[0.5, 1.0], [1.5, 2.0]]))
+
+
+def test_only_marked_rows_are_kept_and_the_reward_does_not_see_the_marks():
+    seen = []
+
+    def reward(completions, **columns):
+        seen.append({*columns})
+        return [float(text) if text else None for text in completions]
+
+    validation = Validation(reward, accuracy=True)
+    assert (validation.reward(completions=["1", "0"], answer=["a", "b"]), validation.take()) == ([1, 0], {})
+    for completions, rows in ((["1", "0", "0", "1"], [0, 0, 1, 0]), (["0", "", "1", "1"], [1, 1, 1, 0])):
+        validation.reward(completions=completions, answer=[0] * 4, **{DATA: ["d", "d", "d", "e"], ROW: rows})
+    assert seen == [{"answer"}] * 3
+    result = validation.take()
+    # The third of row 1 is one more than row 0 has.
+    expected = {"val-core/d/acc/mean@2": 0.25, "val-core/d/acc/pass@2": 0.5, "val-core/e/acc/mean@2": 1}
+    assert ({name: result[name] for name in expected}, validation.take()) == (expected, {})
+
+
+def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypatch):
+    rest = []
+
+    def watch(completions, completion_ids, **columns):
+        right = [float(text.split()[0:1] == ["a"]) for text in completions]
+        rest.append((columns["prompts"], right))
+        return right
+
+    monkeypatch.setattr(recipe, "share_of_even", watch)
+    monkeypatch.setattr(on_trl, "ACCURACIES", ("recipe:share_of_even",))
+    node = recipe.node(home, tmp_path / "run", rounds=2, save_every=0, data={"eval_size": 5}, trainer=VALIDATED)
+    wording, settings = [], config.build(node)
+    on_trl.run(settings, on_row=lambda row: wording.append(show_training._line(row, settings, [1.0])))
+    logged = json_rows(tmp_path / "run" / "metrics.jsonl")
+    result = [row for row in logged if "eval/reward" in row]
+    assert [row["step"] for row in result] == [0, 4, 8]
+    held_out, calls = {row["prompt"] for row in toy.prompts(recipe.ROWS, 0)[-5:]}, iter(rest)
+    for row in result:
+        scores = {}
+        while sum(map(len, scores.values())) < 5 * 4:
+            prompts, right = next(calls)
+            for prompt, value in zip(prompts, right, strict=True):
+                if prompt in held_out:
+                    scores.setdefault(prompt, []).append(value)
+        values = np.array(list(scores.values()))
+        assert values.shape == (5, 4)
+        mean, of_2 = values.mean(), pass_at_k(4, values.sum(1), 2).mean()
+        best = values.max(1).mean()
+        expected = {"core/rows/acc/mean@4": mean, "core/rows/acc/pass@4": best, "aux/rows/acc/pass@2": of_2}
+        assert {name: row[f"val-{name}"] for name in expected} == pytest.approx(expected)
+        assert row["eval/reward"] == pytest.approx(mean)
+    assert not [key for row in logged if "eval/reward" not in row for key in row if key.startswith("val-")]
+    line = next(text for text in wording if "held-out" in text)
+    assert line == f"before  held-out reward {result[0]['eval/reward']:.3f}"
+
+    assert "rows mean@4" in Path(write_report([tmp_path / "run"], tmp_path / "report.html")).read_text()
+    (run,) = read_runs([tmp_path / "run"])
+    by_round = [[row["val-core/rows/acc/mean@4"] for row in result if row["round"] == r] for r in (0, 1, 2)]
+    assert run.mean("val-core/*/mean@*").tolist() == pytest.approx([np.mean(values) for values in by_round])
+
+
+def test_other_data_are_evaluated_on_by_name(home, tmp_path):
+    file, once = write(tmp_path / "sums.jsonl", toy.prompts(3, seed=9)), {**VALIDATED, "eval_on_start": False}
+    node = recipe.node(home, tmp_path / "run", rounds=1, save_every=0, data={"eval_path": f"{file},lab"}, trainer=once)
+    on_trl.run(config.build(node))
+    (row,) = [row for row in json_rows(tmp_path / "run" / "metrics.jsonl") if "eval/reward" in row]
+    assert {"val-core/sums/reward/mean@4", "val-core/lab/reward/mean@4"} <= row.keys()
+    assert all(math.isfinite(value) for key, value in row.items() if key.startswith("val-"))
+
+
+MISTAKES = {
+    "gone": ({"eval_path": "gone.jsonl"}, {}, "gone.jsonl"),
+    "gym": (
+        {"source": "reasoning_gym", "path": None, "task": "chain_sum", "eval_path": "lab"},
+        {"reward": "reasoning-gym"},
+        "data.eval_path cannot go with reward 'reasoning-gym'",
+    ),
+    "batch": ({"eval_path": "lab"}, {}, "trainer: "),
+}
+
+
+@pytest.mark.parametrize(("data", "changes", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tmp_path, data, changes, message):
+    trainer = VALIDATED | ({"per_device_eval_batch_size": 7} if message == "trainer: " else {})
+    node = recipe.node(home, tmp_path / "run", data=data, trainer=trainer, **changes)
+    with pytest.raises(UserError, match=message):
+        on_trl.run(config.build(node))
+    assert not (tmp_path / "run").exists()

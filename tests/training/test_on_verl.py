@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commands import missing
+from disk import write
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective
 from bandpo.trust_regions import Relaxed
-from bandpo_runs.cli import main
 from bandpo_runs.training.on_verl import load, plan
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
@@ -54,21 +55,19 @@ def test_a_recipe_is_its_model_and_its_method_and_the_variants_differ_where_they
     recipe = PAPER / model / f"{method}.yaml"
     paper, public = load([recipe]), load([recipe], ["variant=public"])
     (region, capped), weight = METHODS[method], WEIGHTS.get(method, 1.0)
-    assert bandpo.objective(paper.loss["trust_region"]) == Objective(region, positive_weight=weight)
-    expected = Objective(Capped(region, 10.0) if capped else region, dual_clip=10.0, positive_weight=weight)
-    assert bandpo.objective(public.loss["trust_region"]) == expected
+    limited = Objective(Capped(region, 10.0) if capped else region, dual_clip=10.0, positive_weight=weight)
+    rules = [bandpo.objective(each.loss["trust_region"]) for each in (paper, public)]
+    assert rules == [Objective(region, positive_weight=weight), limited]
     name, steps = MODELS[model]
     assert paper.settings["actor_rollout_ref"]["model"]["path"] == name
-    assert (paper.settings["trainer"]["total_training_steps"], paper.settings["trainer"]["total_epochs"]) == (steps, 10)
-    assert public.settings["trainer"]["total_training_steps"] is None
+    trainers = [each.settings["trainer"] for each in (paper, public)]
+    assert [each["total_training_steps"] for each in trainers] == [steps, None]
+    assert trainers[0]["total_epochs"] == 10
     # Two runs never share a folder of checkpoints, which verl would go on from.
-    names = [
-        f"{r.settings['trainer']['project_name']}/{r.settings['trainer']['experiment_name']}" for r in (paper, public)
-    ]
+    names = [f"{each['project_name']}/{each['experiment_name']}" for each in trainers]
     assert names == [f"paper-{model}/{method}", f"paper-{model}/{method}-variant-public"]
-    different = {text.partition("=")[0] for text in set(paper.overrides()) ^ set(public.overrides())}
-    names = {key.rpartition(".")[2] for key in different}
-    assert names == {"trust_region", "total_training_steps", "experiment_name"}
+    different = {text.partition("=")[0].rpartition(".")[2] for text in {*paper.overrides()} ^ {*public.overrides()}}
+    assert different == {"trust_region", "total_training_steps", "experiment_name"}
 
 
 def words_of(command):
@@ -77,16 +76,17 @@ def words_of(command):
     return subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
 
 
-def test_the_printed_command_reaches_verl_word_by_word(capsys):
-    recipe = str(PAPER / "r1-qwen-7b" / "relaxed.yaml")
-    assert main(["verl", recipe, "variant=public", "trainer.nnodes=2", "--print"]) == 0
-    words = words_of(capsys.readouterr().out)
-    assert words == ["-m", "verl.trainer.main_ppo", *load([recipe], ["variant=public", "trainer.nnodes=2"]).overrides()]
-    assert "data.train_files=[data/paper/dapo-math-17k.parquet,data/paper/math-levels-3-5.parquet]" in words
-    assert "reward.custom_reward_function.path='pkg://bandpo.rewards'" in words
+def test_the_printed_command_reaches_verl_word_by_word(cli):
+    recipe, settings = str(PAPER / "r1-qwen-7b" / "relaxed.yaml"), ["variant=public", "trainer.nnodes=2"]
+    words = words_of(cli.out("verl", recipe, *settings, "--print"))
+    assert words == ["-m", "verl.trainer.main_ppo", *load([recipe], settings).overrides()]
     band, clip = "{type:band,divergence:kl,delta:0.05}", "{type:clip,eps_low:0.2,eps_high:0.28}"
     relaxed = f"{{type:capped,region:{{type:relaxed,inner:{band},outer:{clip}}},max_ratio:10.0}}"
     rule = f"{{type:objective,dual_clip:10.0,trust_region:{relaxed}}}"
+    assert {*words} >= {
+        "data.train_files=[data/paper/dapo-math-17k.parquet,data/paper/math-levels-3-5.parquet]",
+        "reward.custom_reward_function.path='pkg://bandpo.rewards'",
+    }
     assert words[-3:] == [
         "actor_rollout_ref.actor.policy_loss._target_=bandpo.integrations.verl.BandPOLossConfig",
         "actor_rollout_ref.actor.policy_loss.loss_mode=bandpo",
@@ -94,12 +94,11 @@ def test_the_printed_command_reaches_verl_word_by_word(capsys):
     ]
 
 
-def test_overrides_and_overlays_come_last(capsys, tmp_path):
-    overlay = tmp_path / "mine.yaml"
-    overlay.write_text("trainer: {test_freq: 20}\ntrust_region: {type: band, divergence: tv, delta: 0.3}\n")
+def test_overrides_and_overlays_come_last(cli, tmp_path):
+    text = "trainer: {test_freq: 20}\ntrust_region: {type: band, divergence: tv, delta: 0.3}\n"
+    overlay = write(tmp_path / "mine.yaml", text)
     settings = ["trust_region.delta=0.2", "data.train_files=a b.parquet", "actor_rollout_ref.actor.optim.lr=2e-6"]
-    assert main(["verl", str(BAND_KL), str(overlay), "--print", *settings, "+data.mine=1", "~critic"]) == 0
-    words = words_of(capsys.readouterr().out)
+    words = words_of(cli.out("verl", BAND_KL, overlay, "--print", *settings, "+data.mine=1", "~critic"))
     for text in (
         "+actor_rollout_ref.actor.policy_loss.trust_region={type:band,divergence:tv,delta:0.2}",
         "data.train_files='a b.parquet'",
@@ -109,8 +108,8 @@ def test_overrides_and_overlays_come_last(capsys, tmp_path):
         assert words.count(text) == 1
     assert words[-2:] == ["+data.mine=1", "~critic"]
     # The name, and with it the folder of checkpoints, tells the runs apart.
-    name = next(text for text in words if text.startswith("trainer.experiment_name="))
-    assert name.startswith("trainer.experiment_name=band-kl-mine-trust_region.delta-0.2-data.train_files-a-b.parquet-")
+    name = "trainer.experiment_name=band-kl-mine-trust_region.delta-0.2-data.train_files-a-b.parquet-"
+    assert [word[: len(name)] for word in words if word.startswith("trainer.experiment_name=")] == [name]
 
 
 def test_a_long_name_stays_short_and_different():
@@ -133,45 +132,30 @@ def test_a_seed_makes_a_repetition_with_a_folder_of_its_own():
     assert (mine["trainer"]["experiment_name"], mine["data"]["seed"]) == ("mine-seed0", 0)
 
 
-def test_repetitions_are_commands_to_start(capsys):
-    arguments = ["verl", str(BAND_KL), "plan.gpu=H 100", "--seeds", "1,3"]
-    assert main(arguments) == 0
-    *comments, first, second = capsys.readouterr().out.splitlines()
-    assert "The initial weights are the model's own in all." in comments[-1]
+def test_repetitions_are_commands_to_start(cli):
+    arguments = ["verl", str(BAND_KL), "plan.gpu=H 100"]
+    *_, comment, first, second = cli.out(*arguments, "--seeds", "1,3").splitlines()
+    assert "The initial weights are the model's own in all." in comment
     commands, names = zip(*(line.split("  # ") for line in (first, second)), strict=True)
     assert [name.rpartition("-")[2] for name in names] == ["seed1", "seed3"]
     printed = [words_of(command.replace("bandpo", "python", 1)) for command in commands]
-    assert printed == [["verl", str(BAND_KL), "plan.gpu=H 100", f"seed={seed}"] for seed in (1, 3)]
-    assert main([*arguments, "--print"]) == 0
-    together = capsys.readouterr().out
-    for words in printed:
-        assert main([*words, "--print"]) == 0
-        assert capsys.readouterr().out in together
-    assert main([*arguments, "--plan"]) == 0
-    one, two = re.findall(r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours", capsys.readouterr().out)
-    assert float(two[0]) == pytest.approx(2 * float(one[0]), abs=0.2)
-    assert float(one[1]) == pytest.approx(8 * float(one[0]), abs=1)
+    assert printed == [[*arguments, f"seed={seed}"] for seed in (1, 3)]
+    together = cli.out(*arguments, "--seeds", "1,3", "--print")
+    assert missing(together, *(cli.out(*words, "--print") for words in printed)) == []
+    plan = cli.out(*arguments, "--seeds", "1,3", "--plan")
+    one, two = re.findall(r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours", plan)
+    hours, gpu_hours = float(one[0]), float(one[1])
+    assert (float(two[0]), gpu_hours) == (pytest.approx(2 * hours, abs=0.2), pytest.approx(8 * hours, abs=1))
 
 
 def test_the_last_recipe_that_names_a_variant_is_heard(tmp_path):
-    others = []
-    for node in ({"variant": "paper"}, {"variant": "public"}, {}):
-        others.append(tmp_path / f"{len(others)}.yaml")
-        others[-1].write_text(yaml.safe_dump(node))
-
     def steps(*recipes):
         return load(recipes).settings["trainer"]["total_training_steps"]
 
+    nodes = {"variant": "paper"}, {"variant": "public"}, {}
+    others = [write(tmp_path / f"{i}.yaml", node) for i, node in enumerate(nodes)]
     assert steps(BAND_KL, *others) is None  # as public has it
     assert steps(*others, BAND_KL) == steps(BAND_KL) == 800
-
-
-def error_of(capsys, *arguments):
-    assert main(["verl", *map(str, arguments)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.mark.parametrize(
@@ -195,10 +179,9 @@ def error_of(capsys, *arguments):
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
     ],
 )
-def test_mistakes_are_named_in_one_line(capsys, monkeypatch, tmp_path, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_named_in_one_line(cli, monkeypatch, here, arguments, message):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert message in error_of(capsys, BAND_KL, *arguments)
+    assert message in cli.error("verl", BAND_KL, *arguments)
 
 
 FAKE_MAIN = "import json, sys; print(json.dumps(sys.argv[1:])); sys.exit(7)"
@@ -213,8 +196,7 @@ def fake_verl(tmp_path):
         (folder / "__init__.py").touch()
     (trainer / "main_ppo.py").write_text(FAKE_MAIN)
     (tmp_path / "train.parquet").touch()
-    recipe = tmp_path / "a.yaml"
-    recipe.write_text("data: {train_files: train.parquet}\ntrust_region: {type: band}\n")
+    write(tmp_path / "a.yaml", "data: {train_files: train.parquet}\ntrust_region: {type: band}\n")
 
     def run(*arguments, **more):
         code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
@@ -240,17 +222,12 @@ def test_verl_is_started_with_the_overrides_and_its_exit_code_is_ours(fake_verl)
 
 
 def test_a_run_that_goes_on_keeps_the_log_so_far(fake_verl, tmp_path):
-    log = tmp_path / "logs" / "p" / "a.jsonl"
-    log.parent.mkdir(parents=True)
-    for path in (log, rest := Path(f"{log}.1")):
-        path.write_text(path.name)
+    log, rest = (write(tmp_path / "logs" / "p" / name, name) for name in ("a.jsonl", "a.jsonl.1"))
     done = fake_verl("trainer.logger=[console,file]", "trainer.project_name=p", VERL_FILE_LOGGER_ROOT=tmp_path / "logs")
-    assert done.returncode == 7, done.stderr
-    assert f"the log so far is now {log}.2" in done.stderr
+    assert (done.returncode, f"the log so far is now {log}.2" in done.stderr) == (7, True), done.stderr
     assert {path.name: path.read_text() for path in log.parent.iterdir()} == {
-        rest.name: rest.name,
-        "a.jsonl.2": log.name,
-    }
+        "a.jsonl.1": rest.name, "a.jsonl.2": log.name,
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -366,31 +343,27 @@ def test_the_estimate_of_disk():
     assert one.answers == pytest.approx(3200 * (4 * 700 + 1024) / 2**30)
 
 
-def test_the_plan_counts_what_is_kept(capsys):
-    def disk(*settings):
-        assert main(["verl", str(BAND_KL), "--plan", *settings]) == 0
-        return capsys.readouterr().out.partition("disk of a run")[2]
+def test_the_plan_counts_what_is_kept(cli):
+    for settings, shown, hidden in (
+        ([], r"checkpoints +69\.0  2 of 34\.5\n(.*\n)*.*validations +1\.8  161 of 12 MiB", None),
+        (["trainer.total_training_steps=7"], r"1 of 34\.5", None),
+        (["trainer.max_actor_ckpt_to_keep=null"], r"80 of 34\.5", None),
+        (["trainer.save_freq=-1"], "", "checkpoints"),
+        (["trainer.validation_data_dir=null"], "", "validations"),
+        (["trainer.test_freq=-1"], "", "validations"),
+    ):
+        disk = cli.out("verl", BAND_KL, "--plan", *settings).partition("disk of a run")[2]
+        assert re.search(shown, disk)
+        assert hidden is None or hidden not in disk
 
-    assert re.search(r"checkpoints +69.0  2 of 34.5\n", disk())
-    assert re.search(r"validations +1.8  161 of 12 MiB", disk())
-    assert "1 of 34.5" in disk("trainer.total_training_steps=7")
-    assert "80 of 34.5" in disk("trainer.max_actor_ckpt_to_keep=null")
-    assert "checkpoints" not in disk("trainer.save_freq=-1")
-    assert "validations" not in disk("trainer.validation_data_dir=null") + disk("trainer.test_freq=-1")
 
-
-def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(capsys):
-    assert main(["verl", str(BAND_KL), "--plan"]) == 0
-    text = capsys.readouterr().out
-    assert "3.09 billion parameters, on 1 x 8 H200" in text
-    assert "4096 answers a step of 700 tokens\n" in text
-    assert "DOES NOT FIT" not in text
+def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(cli):
+    text = cli.out("verl", BAND_KL, "--plan")
+    fits = "3.09 billion parameters, on 1 x 8 H200", "4096 answers a step of 700 tokens\n", "DOES NOT FIT"
+    assert missing(text, *fits) == ["DOES NOT FIT"]
     small = ["plan.memory=40", "trainer.total_training_steps=null"]
-    assert main(["verl", str(PAPER / "r1-llama-8b" / "band-kl.yaml"), "--plan", *small]) == 0
-    text = capsys.readouterr().out
-    assert "4096 tokens at most: all are taken to be as long as allowed" in text
+    text = cli.out("verl", PAPER / "r1-llama-8b" / "band-kl.yaml", "--plan", *small)
+    assert not missing(text, "4096 tokens at most: all are taken to be as long as allowed", " 1020 steps ")
     assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
-    assert " 1020 steps " in text
     # A quarter of the batch, four times the steps.
-    assert main(["verl", str(BAND_KL), str(PAPER / "lora.yaml"), "variant=public", "--plan"]) == 0
-    assert " 4080 steps " in capsys.readouterr().out
+    assert " 4080 steps " in cli.out("verl", BAND_KL, PAPER / "lora.yaml", "variant=public", "--plan")

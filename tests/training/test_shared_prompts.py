@@ -157,10 +157,9 @@ def test_what_it_cannot_do_as_trl_does_is_said(tmp_path, changes, reason):
 
 
 def test_a_model_that_changes_its_logits_is_left_to_trl(tmp_path):
-    model = tiny.model()
-    head = model.forward
-    model.forward = lambda *some, **named: SimpleNamespace(logits=2 * head(*some, **named).logits)
-    assert "do not give its logits" in why_not(settings(tmp_path), model)
-    model = tiny.model()
-    model.config.layer_types = ["sliding_attention", "full_attention"]
-    assert "plain attention" in why_not(settings(tmp_path), model)
+    scaled, windowed = tiny.model(), tiny.model()
+    head = scaled.forward
+    scaled.forward = lambda *some, **named: SimpleNamespace(logits=2 * head(*some, **named).logits)
+    windowed.config.layer_types = ["sliding_attention", "full_attention"]
+    for model, why in ((scaled, "do not give its logits"), (windowed, "plain attention")):
+        assert why in why_not(settings(tmp_path), model)

@@ -23,7 +23,6 @@ from bandpo import (
     Clip,
     Context,
     Intersect,
-    Objective,
     Region,
     Union,
     objective,
@@ -66,15 +65,6 @@ class Narrowest(Region):
         return functools.reduce(Intersect, self.rules).bounds(old_logps, context)
 
 
-class Single(Region):
-    """A rule whose bounds differ from token to token."""
-
-    is_of_single_tokens = True
-
-    def bounds(self, old_logps, context=None):
-        return Clip().bounds(old_logps)
-
-
 def test_rules_in_a_tuple_are_parts_of_a_rule():
     clips, many = Narrowest((Clip(0.1, 0.3), Clip(0.2, 0.2))), Narrowest((Clip(0.2, 0.2), Capped(Band(), 5.0)))
     for rule in (clips, many):
@@ -82,8 +72,6 @@ def test_rules_in_a_tuple_are_parts_of_a_rule():
     assert walk(many) == [many, Clip(0.2, 0.2), Capped(Band(), 5.0), Band()]
     assert not depends_on_probability(clips)
     assert depends_on_probability(many)
-    with pytest.raises(ValueError, match="must hold no Single for ratio 'sequence'"):
-        Objective(Narrowest((Clip(), Single())), ratio="sequence")
 
 
 def ends(region):

@@ -43,10 +43,10 @@ def test_a_text_is_its_rule(text, region):
         ("band:kl:-1", "delta of Band must be a number in (0, inf), got '-1'"),
         ("clip:0.2:0.28:3", "'clip:0.2:0.28:3' has more than the fields of clip:eps_low:eps_high"),
         ("capped", "trust region 'capped' lacks region; it has ['region', 'max_ratio']"),
-        ("capped:band:kl:0.05:10", "'capped:band:kl:0.05:10' holds another rule, so it must be a node, such as "
+        ("capped:band:kl:0.05:10", "'capped:band:kl:0.05:10' has more than the fields of "
          "{type: capped, region: {type: band}, max_ratio: ...}"),
-        ("relaxed:band:kl:0.05", "'relaxed:band:kl:0.05' holds another rule, so it must be a node, such as "
-         "{type: relaxed, inner: {type: band}, outer: {type: band}}"),
+        ("relaxed:band", "trust region 'relaxed' lacks outer; it has ['inner', 'outer']"),
+        ("relaxed:band:kl", "inner of Relaxed must be a trust region, got 'band'; a rule is written"),
         ("", "no trust region type is called ''; `bandpo methods` lists all"),
         ("{type: band", "a rule is a short word such as band:kl:0.05 or a YAML node"),
         ("clip/0.2", "no trust region type is called 'clip/0.2', did you mean 'clip'?"),

@@ -69,7 +69,7 @@ class TestEveryRegion:
             region.bounds(torch.tensor([-1, 0]), context)
         for wrong in ([-1.0, -2.0], -1.0, None):
             kind = type(wrong).__name__
-            with pytest.raises(TypeError, match=rf"old_logps must be a torch.Tensor, got {kind}; torch.tensor\(old"):
+            with pytest.raises(TypeError, match=f"old_logps must be a torch.Tensor, got {kind}"):
                 region.bounds(wrong, context)
         said = r"must be log-probabilities, at most 0; the largest is 0\.25\. .* Is it a probability\? Then"
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
@@ -152,7 +152,7 @@ def test_the_yaml_that_people_write():
             {"type": "bnd"},
             r"^no trust region type is called 'bnd', did you mean 'band'\? `bandpo methods` lists all$",
         ),
-        ({}, "the type of a trust region is missing, as in {type: band, delta: 0.05}"),
+        ({}, "the type of a trust region is missing, as in {type: clip}"),
         (
             {"type": ["band"]},
             "no trust region type is called \\['band'\\]; `bandpo methods` lists all",
@@ -175,9 +175,9 @@ def test_the_yaml_that_people_write():
         (True, "^True is not a trust region; a rule is written"),
         (math.nan, "^nan is not a trust region; a rule is written"),
         (Capped, r"^<class .*Capped'> is not a trust region; a rule is written Band\('kl', 0.05\)"),
-        ({"type": "band", "divergence": 0.05}, "must be a name, got 0.05; a rule is written"),
-        ("band:0.1", "must be a name, got '0.1'; a rule is written"),
-        ("band:-1", "must be a name, got '-1'; a rule is written"),
+        ({"type": "band", "divergence": 0.05}, r"divergence must be one of .* got 0\.05"),
+        ("band:0.1", r"divergence must be one of .* got '0\.1'"),
+        ("band:-1", "divergence must be one of .* got '-1'"),
     ],
 )
 def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):

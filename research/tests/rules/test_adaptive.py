@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bandpo import Band, BySign, Clip, Context, Objective, policy_loss
+from bandpo import Band, Clip, Context, Objective, policy_loss
 from bandpo.band import divergence_at
 from bandpo.explain import explain
 from bandpo.testing import check_trust_region
@@ -134,20 +134,6 @@ def test_what_is_not_known_of_a_token_is_seen_in_its_bounds_and_in_no_others():
     found = Adaptive(Band("kl", 0.02), Tilt("entropy", 1.0)).bounds(old, context(old, hole))
     nan = found.log_high.isnan() & MASK
     assert nan.nonzero().tolist() == [[0, 2]]
-
-
-@pytest.mark.parametrize("ratio", ["sequence", "sequence-mean"])
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Adaptive(Band(), Tilt("surprise", 1)),
-        BySign(Clip(), Adaptive(Band(), Tilt("entropy", 1))),
-    ],
-    ids=lambda rule: type(rule).__name__,
-)
-def test_a_response_has_one_ratio_and_so_no_bounds_of_single_tokens(rule, ratio):
-    with pytest.raises(ValueError, match=rf"trust_region must hold no \w+ for ratio '{ratio}'"):
-        Objective(rule, ratio=ratio)
 
 
 @pytest.mark.parametrize("of", ["entropy", "surprise"])

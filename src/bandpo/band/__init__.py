@@ -6,10 +6,8 @@ imports `bandpo.band` first: the graph calls the operator `bandpo::solve`.
 
 from .divergences import Divergence, divergence, register_divergence
 from .operator import band_bounds, divergence_at
-from .table import BandTable
 
 __all__ = [
-    "BandTable",
     "Divergence",
     "band_bounds",
     "divergence",

@@ -1,5 +1,4 @@
-"""Compute bounds that need no solver. TV and chi2 have them in the paper (prop:closedform); Hellinger's and Neyman's
-chi2's are added here.
+"""Compute bounds that need no solver. TV and chi2 have them in the paper (prop:closedform); Hellinger's are added here.
 
 Each is `(log_p, delta) -> (log_low, log_high)` in float64, saturation included, in the form that does not cancel.
 """
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerics import LOG_P_MIN, clamp_log_p, expm1, log1mexp, working_copy
+from ..numerics import LOG_P_MIN, expm1, log1mexp, working_copy
 
 Radius = float | Tensor
 Interval = tuple[Tensor, Tensor]
@@ -92,23 +91,3 @@ def hellinger_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
     return log_low, torch.where(
         0.5 * log_p >= torch.log1p(-delta), -log_p, torch.minimum(log_high, -log_p)
     )
-
-
-def neyman_log_bounds(log_p: Tensor, delta: Radius) -> Interval:
-    """Return Wilson's score interval within the simplex. It has the roots of (q - p)^2 = delta q (1 - q).
-
-    With S = sqrt(delta^2 + 4 delta p (1 - p)), r_high - 1 = 2 delta (1 - p) / (S + delta (2 p - 1)) and 1 - r_low = 2
-    delta (1 - p) / (S - delta (2 p - 1)), each written without its cancellation; r_low r_high (1 + delta) = 1.
-    """
-    log_p, beyond = clamp_log_p(log_p)
-    delta = delta if isinstance(delta, Tensor) else log_p.new_full((), delta)
-    p, rest = torch.exp(log_p), -expm1(log_p)
-    root, lean = torch.sqrt(4 * p * rest / delta + 1), rest - p  # S / delta, 1 - 2 p
-    wide, narrow = root + lean.abs(), 2 * rest
-    # S - |lean| = 4 p (1 - p) (1 + 1/delta) / (S + |lean|), all over delta
-    other = 4 * p * rest * (1 + 1 / delta) / wide
-    common = p > rest
-    log_high = torch.log1p(narrow / torch.where(common, wide, other))
-    fall = narrow / torch.where(common, other, wide)
-    log_low = torch.where(fall < 0.5, torch.log1p(-fall.clamp(max=0.5)), -torch.log1p(delta) - log_high)
-    return log_low + beyond, torch.minimum(log_high, -log_p) - beyond

@@ -24,7 +24,6 @@ from .closed_forms import (
     Radius,
     chi2_log_bounds,
     hellinger_log_bounds,
-    neyman_log_bounds,
     tv_log_bounds,
 )
 from .kl import kl_log_bounds
@@ -96,9 +95,8 @@ class Divergence:
     @property
     def title(self) -> str:
         """Return the name for labels, marked "(own)" if it is not registered."""
-        if not self.is_registered:
-            return f"{self.name} (own)"
-        return self.name.upper() if self.name in ("kl", "tv") else self.name
+        name = self.name.upper() if self.name in ("kl", "tv") else self.name
+        return name if self.is_registered else f"{self.name} (own)"
 
     @property
     def is_registered(self) -> bool:
@@ -134,12 +132,10 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
     u = torch.cat([below.new_zeros(1), below, below.new_ones(1), below.flip(0).reciprocal()])
     value, what = f(u), f"f of divergence {name!r} must"
     if not isinstance(value, Tensor) or value.shape != u.shape or value.dtype != u.dtype:
-        got = (
-            f"{tuple(value.shape)} of {value.dtype}"
-            if isinstance(value, Tensor)
-            else type(value).__name__
+        raise ValueError(
+            f"{what} keep shape {tuple(u.shape)} and dtype {u.dtype}, got "
+            f"{tuple(getattr(value, 'shape', ()))} of {getattr(value, 'dtype', type(value).__name__)}"
         )
-        raise ValueError(f"{what} keep shape {tuple(u.shape)} and dtype {u.dtype}, got {got}")
     for holds, condition in (
         (value > -torch.inf, "be a number or inf"),
         ((value < torch.inf) | (u < 1e-3) | (u > 100), "be finite from 0.001 to 100"),
@@ -154,10 +150,8 @@ def _check_generator(name: str, f: Callable[[Tensor], Tensor]) -> None:
             (x[: -2 * apart], x[apart:-apart], x[2 * apart :]) for x in (u, value)
         )
         left, right = at_a * ((c - b) / (c - a)), at_c * ((b - a) / (c - a))
-        above, rounding = (
-            at_b - (left + right),
-            1e-9 * (left.abs() + at_b.abs() + right.abs() + b.clamp(max=1)),
-        )
+        above = at_b - (left + right)
+        rounding = 1e-9 * (left.abs() + at_b.abs() + right.abs() + b.clamp(max=1))
         if (above > rounding).any():
             i = int((above - rounding).argmax())
             raise ValueError(
@@ -215,8 +209,7 @@ _REGISTRY = {
             "neyman_chi2",
             lambda u: (u - 1) ** 2 / u,
             "chi2(pi_old || pi), Neyman",
-            neyman_log_bounds,
-            lambda x: 4 * torch.sinh(0.5 * x) ** 2,
+            log_f=lambda x: 4 * torch.sinh(0.5 * x) ** 2,
         ),
         Divergence(
             "hellinger",

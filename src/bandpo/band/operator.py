@@ -8,8 +8,7 @@ log-ratio.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,23 +18,28 @@ from ..numerics import (
     check_old_logps,
     clamp_log_p,
     expm1,
+    holds_somewhere,
     is_number,
     is_traced,
     local,
     log1mexp,
     output_dtype,
     working_copy,
-    working_device,
 )
 from .closed_forms import Interval, Radius
 from .divergences import Divergence
 from .divergences import divergence as lookup
-from .solver import MOST_OF_U, tilt_log_bounds
-from .table import BandTable, look_up_each
+from .solver import MOST, MOST_OF_U, tilt_log_bounds
+from .table import look_up
 
 
 def divergence_at(log_ratio: Tensor, old_logps: Tensor, divergence: str | Divergence = "kl") -> Tensor:
     """Return g_f(p, r) = p f(r) + (1 - p) f(c), the least cost of a move to r p. The source is thm:scalar_reduction.
+
+    >>> import torch, bandpo.band
+    >>> log_p, log_ratio = torch.tensor([0.08, 0.08]).log(), torch.tensor([2.0, 3.0]).log()
+    >>> bandpo.band.divergence_at(log_ratio, log_p, "kl")        # from 0.08 to 0.16 is inside of 0.05, to 0.24 is not
+    tensor([0.0282, 0.0879])
 
     c = (1 - r p) / (1 - p) is the ratio of all other tokens: of all policies that give this token r p, the one that
     rescales the others by one factor is closest to the old policy, in every f-divergence (lem:complement_rescaling).
@@ -70,11 +74,11 @@ def band_bounds(
     """Solve g_f(p, r) = delta for both roots r. Without a root the bound is the simplex limit 0 or 1/p
     (prop:saturation).
 
-    TV, chi2, Hellinger and Neyman's chi2 have closed forms (prop:closedform). KL is solved as an exponential tilt, any
-    other f by a bracketed solver (thm:bisection_global). Float32 bounds that have no closed form are looked up: of an
-    octave of radii, such as 1/32 to 1/16, seven are solved when the first is used, for some 10,000 tokens in all, and
-    all others are interpolated. So a radius that moves costs little more than a fixed one, and its bounds are the same
-    to the last bit whatever radii came before. Where one solves, radii count as at least 1e-10.
+    TV, chi2 and Hellinger have closed forms (prop:closedform). KL is solved as an exponential tilt, any other f by a
+    bracketed solver (thm:bisection_global). Float32 bounds that have no closed form are looked up: of an octave of
+    radii, such as 1/32 to 1/16, seven are solved when the first is used, for some 10,000 tokens in all, and all others
+    are interpolated. So a radius that moves costs little more than a fixed one, and its bounds are the same to the last
+    bit whatever radii came before. Where one solves, radii count as at least 1e-10.
 
     Always log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p
     tends to the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is
@@ -110,7 +114,14 @@ def band_bounds(
     # A DTensor: no token needs others, so each process has the bounds of its own.
     if hasattr(old_logps, "to_local"):
         radii = {"delta": local(delta), "delta_low": local(delta_low), "delta_high": local(delta_high)}
-        return _as_dtensors(band_bounds(local(old_logps), divergence, **radii), old_logps)
+        own, whole = band_bounds(local(old_logps), divergence, **radii), cast(Any, old_logps)
+        layout = {"shape": whole.shape, "stride": whole.stride()}
+        return Bounds(
+            *(
+                whole.from_local(x, whole.device_mesh, whole.placements, **layout)
+                for x in (own.log_low, own.log_high)
+            )
+        )
     check_old_logps(old_logps)
     dtype, device, kind = output_dtype(old_logps), old_logps.device, lookup(divergence)
     both = _radius("delta", delta, old_logps)
@@ -124,44 +135,24 @@ def band_bounds(
     return Bounds(log_low, torch.minimum(log_high, -log_p))
 
 
-def _as_dtensors(bounds: Bounds, like: Any) -> Bounds:
-    layout = like.device_mesh, like.placements
-    whole = {"shape": like.shape, "stride": like.stride()}
-    return Bounds(
-        *(type(like).from_local(x, *layout, **whole) for x in (bounds.log_low, bounds.log_high))
-    )
-
-
 def log_bounds(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval:
     """Return (log_low, log_high) of a divergence ball, saturation included. log p is in [-inf, 0], 0 < delta < inf.
 
     A closed form is used where there is one. Float32 is looked up, but for KL with a radius in a tensor and in graphs:
     they have its solver. In a compiled graph all else is one opaque operator, of which the compiler sees no loops.
     """
-    look_up = log_p.dtype == torch.float32 and not (kind.kinks or is_traced(log_p))
-    if kind.log_bounds is not None and not (look_up and kind.iterates and not isinstance(delta, Tensor)):
+    has_form = kind.log_bounds is not None and (isinstance(delta, Tensor) or not kind.iterates)
+    looks_up = log_p.dtype == torch.float32 and not (has_form or kind.kinks or is_traced(log_p))
+    bounds = look_up(kind, log_p, delta) if looks_up else None
+    if bounds is not None:
+        return bounds
+    if kind.log_bounds is not None:
         return kind.log_bounds(log_p, delta)
     if is_traced(log_p):
         return _solve(log_p, torch.as_tensor(delta, dtype=torch.float64), kind.to_config())
-    smooth = not kind.kinks
-    if look_up and isinstance(delta, Tensor):
-        try:
-            bounds = look_up_each(kind, log_p, delta)
-        except RuntimeError:  # of vmap: there is nothing to look at
-            bounds = None
-        if bounds is not None:
-            return bounds
-    elif look_up:
-        table = _table(kind, delta, working_device(log_p))
-        if table.fits:
-            return table.look_up(log_p)
-        smooth = False
-    limit = {} if kind.log_f else {"max_tilt": MOST_OF_U}
-    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, **limit)
-
-
-# A table is a third of a megabyte.
-_table = lru_cache(maxsize=64)(BandTable)
+    # What no table fits may have kinks that nobody declared.
+    smooth, max_tilt = not (kind.kinks or looks_up), MOST if kind.log_f else MOST_OF_U
+    return tilt_log_bounds(log_p, delta, kind.generator, kind.slopes, smooth, max_tilt)
 
 
 @torch.library.custom_op("bandpo::solve", mutates_args=())
@@ -178,28 +169,17 @@ def _(log_p: Tensor, delta: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return log_p.new_empty(shape, dtype=torch.float64), log_p.new_empty(shape, dtype=torch.float64)
 
 
-def _broadcasts(one: Tensor, other: Tensor) -> bool:
-    try:
-        torch.broadcast_shapes(one.shape, other.shape)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
     """Return a positive float, or a tensor in float64. Raises ValueError for anything else."""
     if isinstance(delta, Tensor):
-        if not (torch.compiler.is_compiling() or _broadcasts(delta, like)):
+        try:
+            torch.broadcast_shapes(delta.shape, like.shape)
+        except RuntimeError:
             fits = f"broadcasts to old_logps, {tuple(like.shape)}"
             raise ValueError(
                 f"{name} must be a number, or a tensor that {fits}, got {tuple(delta.shape)}"
-            )
-        try:
-            is_fine = is_traced(delta) or bool(((delta > 0) & (delta < math.inf)).all())
-        # Of vmap, or of a graph that is traced with real numbers: there is nothing to look at.
-        except RuntimeError:
-            is_fine = True
-        if not is_fine:
+            ) from None
+        if holds_somewhere(~((delta > 0) & (delta < math.inf))):
             lowest, highest = float(delta.min()), float(delta.max())
             raise ValueError(
                 f"{name} must be positive and finite everywhere, got values from {lowest} to {highest}"
@@ -209,9 +189,6 @@ def _radius(name: str, delta: Radius, like: Tensor) -> Radius:
         raise ValueError(f"{name} must be a positive finite number or tensor, got {delta!r}")
     # In a compiled graph an operation with a float is one of the few that do not make a constant of it, and so a new
     # graph for each new radius. It is on the CPU, where `_solve` can read it.
-    is_number_of_a_graph = torch.compiler.is_compiling()
-    return (
-        torch.zeros((), dtype=torch.float64, device="cpu") + delta
-        if is_number_of_a_graph
-        else float(delta)
-    )
+    if torch.compiler.is_compiling():
+        return torch.zeros((), dtype=torch.float64, device="cpu") + delta
+    return float(delta)

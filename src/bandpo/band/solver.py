@@ -24,7 +24,7 @@ Generator = Callable[[Tensor], Tensor]
 # Halvings of the interval of log |t|, and steps of the secant method after them, most of which are for the last digits
 # next to saturation. Secants overshoot at kinks.
 _STEPS, _AT_KINKS = (14, 6), (56, 0)
-_LEAST, _MOST = math.exp(-40.0), 1e131  # |t| of all tilts that matter
+_LEAST, MOST = math.exp(-40.0), 1e131  # |t| of all tilts that matter
 # An f that takes u, and not log u, sees 0 below e^-745, where it may be infinite.
 MOST_OF_U = 735.0
 
@@ -35,7 +35,7 @@ def tilt_log_bounds(
     generator: Generator,
     slopes: tuple[float, float] = (0.0, 0.0),
     smooth: bool = True,
-    max_tilt: float = _MOST,
+    max_tilt: float = MOST,
 ) -> Interval:
     """Solve for both bounds, for any convex f.
 
@@ -69,7 +69,7 @@ def solve_lower(
     delta: Tensor,
     generator: Generator,
     steps: tuple[int, int] = _STEPS,
-    max_tilt: float = _MOST,
+    max_tilt: float = MOST,
 ) -> Interval:
     """Let a side of a coin fall as far as delta allows. Return its log r, and log c of the other side.
 

@@ -19,17 +19,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..bounds import Bounds
-from ..numerics import LOG_P_MIN, clamp_log_p, is_number, outside_torch_modes
-from .closed_forms import Interval
+from ..numerics import LOG_P_MIN, clamp_log_p, outside_torch_modes, working_device
+from .closed_forms import Interval, Radius
 from .divergences import Divergence
-from .divergences import divergence as lookup
 from .solver import Generator, solve_lower
 
-# Radii that are solved in each octave of radii, for the curves and for where they reach the edge; and nodes in each
-# quarter of an octave of distance. Where these are not enough, one radius is solved, at the nodes of each sixteenth.
-_RADII, _RADII_OF_EDGES, _NODES = 7, 13, 11
-_PARTS, _PARTS_OF_ONE = 4, 16
+# Radii that are solved in each octave of radii, for the curves and for where they reach the edge; and nodes in each of
+# the parts of an octave of distance.
+_RADII, _RADII_OF_EDGES, _NODES, _PARTS = 7, 13, 11, 4
 # A table has 256 cells an octave of distance, in each a polynomial of degree 3.
 _BITS, _DEGREE = 8, 3
 # The octaves. Distances from a point of saturation begin at 2^-30. Where there is none, nothing happens at a distance
@@ -40,125 +37,78 @@ _FIRST_AT_EDGE, _FIRST_AT_BEND, _END = -30, 0, 10
 _TOLERANCE, _ROUNDING = 2.0**-24, 2.0**-40
 # Below this log r, float32 has no ratio. An own f(u) ends there, because no u is below e^-745: its curve has a kink.
 _LOWEST = -150.0
+# Beyond the edge r is 0: this is log |log r| there, whose exponential is infinite.
+_GONE = 1000.0
 # Where tokens have radii of their own, what these may span at most: an octave has some megabytes.
 _OCTAVES = 12
 
 
-class BandTable:
-    """Look up the bounds of one divergence and radius in constant time. They are as precise as float32.
+def look_up(kind: Divergence, log_p: Tensor, delta: Radius) -> Interval | None:
+    """Look up (log_low, log_high), as precise as float32, for log p in [-inf, 0]. log_high may be above -log p.
 
-    `band_bounds` does so by itself for float32 log-probabilities where a divergence has no closed form.
-
-    Args:
-        divergence: a registered name or a `Divergence`.
-        delta: the radius; it counts as at least 1e-10 and at most 1e10.
-        device: where log-probabilities will be looked up.
-
-    Attributes:
-        fits: False if the curve between the nodes is not what they say, because f has kinks. The table is of no use
-            then.
-
-    Raises:
-        ValueError: delta is not a positive number; the divergence is unknown.
-
-    >>> import torch, bandpo.band
-    >>> log_p = torch.tensor([0.08]).log()
-    >>> bounds = bandpo.band.BandTable("kl", 0.05).bounds(log_p)
-    >>> f"{bounds.log_low.exp().item():.3f} {bounds.log_high.exp().item():.3f}"
-    '0.262 2.411'
+    The result is None where no table fits: f has kinks, or the radius is far from everyday ones. For a radius of each
+    token this waits for the device.
     """
-
-    def __init__(
-        self, divergence: str | Divergence, delta: float, device: torch.device | str = "cpu"
-    ) -> None:
-        if not is_number(delta) or not delta > 0:
-            raise ValueError(f"delta must be a positive number, got {delta!r}")
-        self.divergence, self.delta = lookup(divergence), min(max(float(delta), 1e-10), 1e10)
-        with outside_torch_modes():
-            self._make(torch.device(device))
-
-    def _make(self, device: torch.device) -> None:
-        at = math.log2(self.delta)
-        parts, panel = _PARTS, _panel(self.divergence, math.floor(at))
-        if panel is None:  # the radii of the octave do not say what is between them
-            parts, panel = _PARTS_OF_ONE, _solve_panel(self.divergence, [at], [at], _PARTS_OF_ONE)
-        self.fits = panel is not None
-        if panel is not None:
-            self._edge = panel.edge(at)
-            self._table = _table(panel.curve(at)[None], parts, self.divergence, device)
-
-    def bounds(self, old_logps: Tensor) -> Bounds:
-        """Return the bounds of the log-ratio, in float32. Raises ValueError if the table does not fit.
-
-        `old_logps` is log p of the sampled tokens, any shape, in [-inf, 1e-6], on the table's device.
-        """
-        if not self.fits:
-            raise ValueError(
-                f"{self.divergence.name!r} has kinks, no table of radius {self.delta:g} fits it"
-            )
-        log_p = old_logps.detach().clamp(max=0)
-        log_low, log_high = self.look_up(log_p)
-        return Bounds(
-            log_low.clamp(max=0).float(), torch.minimum(log_high.clamp(min=0).float(), -log_p.float())
-        )
-
-    def look_up(self, log_p: Tensor) -> Interval:
-        """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p."""
-        return self._table.look_up(log_p, self._edge)
+    if isinstance(delta, Tensor):
+        try:
+            return _look_up_each(kind, log_p, delta)
+        except RuntimeError:  # of vmap: there is nothing to look at
+            return None
+    table = table_of(kind, delta, working_device(log_p))
+    return None if table is None else table.look_up(log_p)
 
 
-def look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | None:
-    """Look up bounds of one radius for each token. None where there is no table of all. It waits for the device."""
+@lru_cache(maxsize=64)  # a table has half a megabyte
+def table_of(kind: Divergence, delta: float, device: torch.device) -> BandTable | None:
+    """Make the table of one radius, which counts as at least 1e-10 and at most 1e10."""
+    log_radius = math.log2(min(max(delta, 1e-10), 1e10))
+    octave = math.floor(log_radius)
+    with outside_torch_modes():
+        panel = _panel(kind, octave)
+        if panel is None:
+            return None
+        curves = _between(panel.curves, log_radius - octave)
+        edges = _between(panel.edges, log_radius - octave)
+        return panel._replace(curves=curves[None].to(device), edges=edges.to(device))
+
+
+def _look_up_each(kind: Divergence, log_p: Tensor, radii: Tensor) -> Interval | None:
+    """Look up bounds of one radius for each token."""
     log_p, radii = torch.broadcast_tensors(log_p, radii)
-    octave = radii.clamp(1e-10, 1e10).log2()
-    whole = octave.floor()
+    log_radii = radii.clamp(1e-10, 1e10).log2()
+    whole = log_radii.floor()
     first, last = torch.stack(torch.aminmax(whole)).tolist() if whole.numel() else (0.0, 0.0)
     if not last - first < _OCTAVES:  # NaN, too
         return None
-    tables = _octaves(kind, int(first), int(last), radii.device)
-    if tables is None:
-        return None
-    table, edges = tables
-    number, place = (whole - first).long().flatten(), (2 * (octave - whole) - 1).flatten()
-    return table.look_up(log_p, _polynomial(edges, number, place), number, place)
+    table = _octaves(kind, int(first), int(last), radii.device)
+    octave, place = (whole - first).long().flatten(), (2 * (log_radii - whole) - 1).flatten()
+    return None if table is None else table.look_up(log_p, octave, place)
 
 
 @lru_cache(maxsize=4)
-def _octaves(
-    kind: Divergence, first: int, last: int, device: torch.device
-) -> tuple[_Table, Tensor] | None:
-    """Return the table of some octaves of radii, and the polynomials of their edges."""
+def _octaves(kind: Divergence, first: int, last: int, device: torch.device) -> BandTable | None:
+    """Make the table of some octaves of radii. It has polynomials of the place of a radius in its octave."""
     with outside_torch_modes():
-        panels: list[_Panel] = []
-        for octave in range(first, last + 1):
-            panel = _panel(kind, octave)
-            if panel is None:
-                return None
-            panels.append(panel)
-        places = (
-            2 * torch.tensor(_nodes(count), dtype=torch.float64) - 1
-            for count in (_RADII, _RADII_OF_EDGES)
-        )
-        powers, powers_of_edges = (torch.linalg.vander(place).inverse() for place in places)
-        tables = [_table(torch.tensordot(powers, x.values, 1), _PARTS, kind, device) for x in panels]
-        edges = torch.stack([powers_of_edges @ x.values.new_tensor(x.edges) for x in panels], 1)
-        return tables[0]._replace(curves=torch.cat([x.curves for x in tables], -1)), edges.to(device)
+        panels = [_panel(kind, octave) for octave in range(first, last + 1)]
+        fitting = [panel for panel in panels if panel is not None]
+        if len(fitting) < len(panels):
+            return None
+        curves = torch.cat([_powers(panel.curves) for panel in fitting], -1)
+        edges = torch.stack([_powers(panel.edges) for panel in fitting], 1)
+        return fitting[0]._replace(curves=curves.to(device), edges=edges.to(device))
 
 
-class _Table(NamedTuple):
-    """Hold the polynomials of all cells."""
+class BandTable(NamedTuple):
+    """Hold the polynomials of all cells. They are of one radius, of those solved in an octave, or of some octaves."""
 
-    curves: Tensor  # (r and c, powers of the radius, powers of the distance, cells)
+    curves: Tensor  # (radii, or powers of their place; r and c; powers of the distance; cells)
+    edges: Tensor
     saturates: bool
     cells: int  # on one side of the edge, of one octave of radii
     slopes: tuple[float, float]
 
     def look_up(
-        self,
-        log_p: Tensor,
-        edge: float | Tensor,
-        octave: Tensor | None = None,
-        place: Tensor | None = None,
+        self, log_p: Tensor, octave: Tensor | None = None, place: Tensor | float = 0.0
     ) -> Interval:
         """Return (log_low, log_high) in float64, for log p in [-inf, 0]. log_high may be above -log p.
 
@@ -166,13 +116,14 @@ class _Table(NamedTuple):
         """
         within, beyond = clamp_log_p(log_p)
         log_odds = (within - torch.expm1(within).neg_().log_()).flatten()
+        edge = self.edges if octave is None else _polynomial(self.edges, octave, place)
         low = self._read(0, log_odds - edge, octave, place).view_as(within)
         high = self._read(1, log_odds.neg_() - edge, octave, place).view_as(within)
         return low.exp_().neg_().add_(beyond, alpha=self.slopes[0]), high.exp_().add_(
             beyond, alpha=self.slopes[1]
         )
 
-    def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | None) -> Tensor:
+    def _read(self, which: int, signed: Tensor, octave: Tensor | None, place: Tensor | float) -> Tensor:
         """Return log |log r| or log |log c| at a signed distance from the edge."""
         distance, cells, first = signed.abs(), 2 * self.cells, _FIRST_AT_BEND
         if self.saturates:
@@ -191,28 +142,13 @@ class _Table(NamedTuple):
         if octave is not None:
             cell = cell.add_(octave, alpha=cells)
         x = distance - (bits & -(1 << shift)).view(torch.float64)
-        value = _polynomial(self.curves[which, -1], cell, x)
-        if place is not None:
-            for power in range(_RADII - 2, -1, -1):
-                value = value.mul_(place).add_(_polynomial(self.curves[which, power], cell, x))
+        value = _polynomial(self.curves[-1, which], cell, x)
+        for power in range(len(self.curves) - 2, -1, -1):
+            value = value.mul_(place).add_(_polynomial(self.curves[power, which], cell, x))
         return value
 
 
-def _table(values: Tensor, parts: int, kind: Divergence, device: torch.device) -> _Table:
-    """Turn values at nodes into polynomials. They are (powers of the radius, r and c, sides, parts, nodes)."""
-    saturates = values.shape[2] == 1
-    # From powers of the place in a cell, from 0 to 1, to powers of the distance from its start.
-    scale = (2**_BITS // parts / _cells(saturates, parts)[1]) ** torch.arange(_DEGREE + 1)[:, None]
-    table = torch.einsum("krscn,fpn->rkpscf", values, _refinement(parts)) * scale[:, None, :, None]
-    table = table.flatten(3)
-    if saturates:  # one cell more: beyond the edge r is 0 and q is 0
-        table = torch.nn.functional.pad(table, (0, 1))
-        table[:, 0, 0, -1] = torch.inf
-    cells = values.shape[3] * 2**_BITS // parts
-    return _Table(table.to(device), saturates, cells, kind.slopes)
-
-
-def _polynomial(powers: Tensor, cell: Tensor, x: Tensor) -> Tensor:
+def _polynomial(powers: Tensor, cell: Tensor, x: Tensor | float) -> Tensor:
     """Return the value at x of each cell's polynomial."""
     value = powers[-1].index_select(0, cell)
     for power in range(len(powers) - 2, -1, -1):
@@ -230,67 +166,58 @@ def _weights(nodes: list[float], at: float) -> list[float]:
     return [math.prod((at - y) / (x - y) for y in nodes if y != x) for x in nodes]
 
 
-@cache
-def _refinement(parts: int) -> Tensor:
-    """Return what makes polynomials of values at nodes. It is (cells of a part, powers, nodes)."""
-    with outside_torch_modes():
-        nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // parts
-        weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
-        return torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
-            weights, dtype=torch.float64
-        )
+def _between(values: Tensor, at: float) -> Tensor:
+    """Interpolate values at the nodes of an octave of radii."""
+    return torch.tensordot(values.new_tensor(_weights(_nodes(len(values)), at)), values, 1)
 
 
-class _Panel(NamedTuple):
-    """Hold the curves of some radii, between which those of others are interpolated."""
-
-    log_radii: list[float]
-    values: Tensor  # log |log r| and log |log c|: (radii, r and c, sides of the edge, parts, nodes)
-    log_radii_of_edges: list[float]
-    edges: list[float]
-
-    def curve(self, log_radius: float) -> Tensor:
-        weights = self.values.new_tensor(_weights(self.log_radii, log_radius))
-        return (weights @ self.values.flatten(1)).view(self.values.shape[1:])
-
-    def edge(self, log_radius: float) -> float:
-        weights = _weights(self.log_radii_of_edges, log_radius)
-        return sum(weight * edge for weight, edge in zip(weights, self.edges, strict=True))
+def _powers(values: Tensor) -> Tensor:
+    """Turn values at the nodes of an octave of radii into a polynomial. The place is from -1 to 1."""
+    places = 2 * values.new_tensor(_nodes(len(values))) - 1
+    return torch.tensordot(torch.linalg.vander(places).inverse(), values, 1)
 
 
-@lru_cache(maxsize=64)
-def _panel(kind: Divergence, octave: int) -> _Panel | None:
-    """Solve an octave of radii. It is None where these do not say what is between them."""
-    radii, radii_of_edges = ([octave + x for x in _nodes(count)] for count in (_RADII, _RADII_OF_EDGES))
-    return _solve_panel(kind, radii, radii_of_edges, _PARTS)
-
-
-def _solve_panel(
-    kind: Divergence, log_radii: list[float], log_radii_of_edges: list[float], parts: int
-) -> _Panel | None:
-    """Solve some radii. It is None if interpolation between them, or between nodes, is off."""
-    nodes, between = _nodes(_NODES), 0.5 * (log_radii[0] + log_radii[:2][-1])
+@lru_cache(maxsize=24)  # a panel has some megabytes
+def _panel(kind: Divergence, octave: int) -> BandTable | None:
+    """Solve an octave of radii. It is None where interpolation between them, or between nodes, is off."""
+    nodes, between = _nodes(_NODES), 0.5 * _nodes(_RADII)[1]
     middle = [0.5 * (x + y) for x, y in itertools.pairwise(nodes)]
-    radii = torch.exp2(torch.tensor([*log_radii, between, *log_radii_of_edges], dtype=torch.float64))
+    places = torch.tensor([*_nodes(_RADII), between, *_nodes(_RADII_OF_EDGES)], dtype=torch.float64)
+    radii, solved, one = torch.exp2(octave + places), slice(_RADII), slice(_RADII, _RADII + 1)
     edges, saturates = _edges(kind.generator, radii)
-    n = len(log_radii)
-    values, _ = _curves(kind.generator, radii[:n], edges[:n], saturates, parts, nodes)
-    expected, matters = _curves(
-        kind.generator, radii[n : n + 1], edges[n : n + 1], saturates, parts, middle
-    )
-    panel = _Panel(log_radii, values, log_radii_of_edges, edges[n + 1 :].tolist())
+    values, _ = _curves(kind.generator, radii[solved], edges[solved], saturates, nodes)
+    expected, matters = _curves(kind.generator, radii[one], edges[one], saturates, middle)
     to_middle = values.new_tensor([_weights(nodes, x) for x in middle])
-    error, edge = (panel.curve(between) @ to_middle.T - expected[0]).abs(), float(edges[n])
-    off, (start, _) = _ROUNDING * (1 + abs(edge)), _cells(saturates, parts)
+    error = (_between(values, between) @ to_middle.T - expected[0]).abs()
+    off = _ROUNDING * (1 + edges[one].abs())
+    start, width = _cells(saturates)
     fits = (error <= _TOLERANCE + saturates * off / start[:, None]) | ~matters[0]
-    return panel if bool(fits.all()) and abs(panel.edge(between) - edge) <= off else None
+    if not fits.all() or (_between(edges[_RADII + 1 :], between) - edges[one]).abs() > off:
+        return None
+    # From powers of the place in a cell, from 0 to 1, to powers of the distance from its start.
+    scale = (2**_BITS // _PARTS / width) ** torch.arange(_DEGREE + 1)[:, None]
+    curves = torch.einsum("krscn,fpn->krpscf", values, _refinement()) * scale[:, None, :, None]
+    curves = torch.nn.functional.pad(curves.flatten(3), (0, int(saturates)))
+    if saturates:
+        curves[:, :, 0, -1] = _GONE
+    return BandTable(curves, edges[_RADII + 1 :], saturates, len(start) * 2**_BITS // _PARTS, kind.slopes)
+
+
+@cache
+def _refinement() -> Tensor:
+    """Return what makes polynomials of values at nodes. It is (cells of a part, powers, nodes)."""
+    nodes, inner, cells = _nodes(_NODES), _nodes(_DEGREE + 1), 2**_BITS // _PARTS
+    weights = [[_weights(nodes, (cell + x) / cells) for x in inner] for cell in range(cells)]
+    return torch.linalg.vander(torch.tensor(inner, dtype=torch.float64)).inverse() @ torch.tensor(
+        weights, dtype=torch.float64
+    )
 
 
 def _curves(
-    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, parts: int, at: list[float]
+    generator: Generator, radii: Tensor, edges: Tensor, saturates: bool, at: list[float]
 ) -> tuple[Tensor, Tensor]:
     """Solve some points of each part. Return the curves, and which points matter."""
-    start, width = _cells(saturates, parts)
+    start, width = _cells(saturates)
     distance = start[:, None] + width[:, None] * start.new_tensor(at)
     signed = distance[None] if saturates else torch.stack([distance - 1, 1 - distance])
     log_odds = (edges[:, None, None, None] + signed).clamp(-350, 350)
@@ -300,13 +227,12 @@ def _curves(
     return torch.log(curve.abs()), (log_odds.abs() < -LOG_P_MIN)[:, None] & (curve > _LOWEST)
 
 
-@cache
-def _cells(saturates: bool, parts: int) -> tuple[Tensor, Tensor]:
+def _cells(saturates: bool) -> tuple[Tensor, Tensor]:
     """Return starts and widths of equal parts of the octaves of distance."""
     first = _FIRST_AT_EDGE if saturates else _FIRST_AT_BEND
-    number = torch.arange((_END - first) * parts, dtype=torch.float64)
-    octave = torch.exp2(number // parts + first)
-    return octave * (1 + number % parts / parts), octave / parts
+    number = torch.arange((_END - first) * _PARTS, dtype=torch.float64)
+    octave = torch.exp2(number // _PARTS + first)
+    return octave * (1 + number % _PARTS / _PARTS), octave / _PARTS
 
 
 def _edges(generator: Generator, radii: Tensor) -> tuple[Tensor, bool]:
@@ -318,11 +244,10 @@ def _edges(generator: Generator, radii: Tensor) -> tuple[Tensor, bool]:
     at_zero = generator(radii.new_full((), -torch.inf))
     if not at_zero < torch.inf:
         return -torch.log1p(1 / radii), False
-    low, width = torch.full_like(radii, LOG_P_MIN), -2 * LOG_P_MIN
-    for _ in range(6):
-        log_odds = low[:, None] + width * torch.arange(1025) / 1024
+    low, high = torch.full_like(radii, LOG_P_MIN), torch.full_like(radii, -LOG_P_MIN)
+    for _ in range(60):
+        log_odds = 0.5 * (low + high)
         rest = torch.nn.functional.softplus(log_odds, threshold=700)  # log(1 / (1 - p))
-        g = torch.sigmoid(log_odds) * at_zero + torch.exp(-rest) * generator(rest)
-        low = low + width * ((g <= radii[:, None]).sum(-1) - 1).clamp(min=0) / 1024
-        width /= 1024
+        falls = torch.sigmoid(log_odds) * at_zero + torch.exp(-rest) * generator(rest) <= radii
+        low, high = torch.where(falls, log_odds, low), torch.where(falls, high, log_odds)
     return torch.where(low < -LOG_P_MIN, low, 2 * low), True

@@ -3,11 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from ..clipping import MORE as MORE
-from ..clipping import ONCE as ONCE
-from ..clipping import OUTSIDE as OUTSIDE
+from ..clipping import MORE, ONCE, OUTSIDE
 from ..trust_regions.nodes import OWN, node_of_text
 
 Level = Literal["ok", "note", "warning", "problem"]
@@ -33,18 +31,12 @@ def spread(uses: int, steps: float | None, sizes: str, more: str, anchor: object
     often = used(uses)
     if steps is not None:
         cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
-        return Finding(
-            "ok",
-            f"{often}, and a batch is spread over {steps:.3g} optimizer steps ({sizes})",
-            f"{cure}; {MORE}" if uses > 1 else cure,
-        )
+        what = f"{often}, and a batch is spread over {steps:.3g} optimizer steps ({sizes})"
+        return Finding("ok", what, f"{cure}; {MORE}" if uses > 1 else cure)
     if anchor == "sampler":
         return Finding("ok", f"{often}, in one optimizer step ({sizes}); the ratio is to the sampler")
-    return Finding(
-        "problem",
-        f"the ratio is 1 by design: {often}, in one optimizer step ({sizes}), and no rule acts",
-        more,
-    )
+    what = f"the ratio is 1 by design: {often}, in one optimizer step ({sizes}), and no rule acts"
+    return Finding("problem", what, more)
 
 
 def used(uses: int) -> str:
@@ -98,15 +90,14 @@ def own_type(node: Any) -> str | None:
             node = node_of_text(node)
         except ValueError:
             return None
-    parts: list[Any] = []
-    if isinstance(node, Mapping):
-        values = cast("Mapping[Any, Any]", node)
-        kinds = [value for key, value in values.items() if str(key) == "type" and isinstance(value, str)]
-        if kinds and re.fullmatch(OWN, kinds[0]):
-            return kinds[0]
-        parts = list(values.values())
-    elif isinstance(node, list | tuple):
-        parts = cast("list[Any]", node)
+    parts = (
+        [*node.values()] if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else []
+    )
+    kinds = (
+        [value for key, value in node.items() if str(key) == "type"] if isinstance(node, Mapping) else []
+    )
+    if kinds and isinstance(kinds[0], str) and re.fullmatch(OWN, kinds[0]):
+        return kinds[0]
     return next(filter(None, map(own_type, parts)), None)
 
 

@@ -81,7 +81,7 @@ def host_settings(
         " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
         or "docs/hosts.md"
     )
-    write = write if host in TRAINERS else "docs/recipes.md; no setting shows whether that is in place"
+    write = write if host in TRAINERS else "docs/hosts.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
         unread = other(facts.get("clip", {}))
@@ -148,7 +148,7 @@ def of_rule(
 ) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
     from ..integrations import objective_for
-    from ..losses.notation import describe
+    from ..notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))

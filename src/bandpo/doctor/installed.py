@@ -70,7 +70,7 @@ def installation() -> Iterator[Finding]:
                 "problem",
                 f"{name} {version}, bandpo needs {' to '.join(f'{each}.x' for each in NEEDED[name])}",
                 f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
-                + "; if it is EasyR1's own package verl: docs/recipes.md" * (name == "verl"),
+                + "; if it is EasyR1's own package verl: docs/hosts.md" * (name == "verl"),
             )
         elif version:
             yield Finding("ok", f"{name} {version}{remark}")

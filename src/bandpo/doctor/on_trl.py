@@ -55,6 +55,10 @@ def trl_settings(
 ) -> Iterator[Finding]:
     """Find settings of a GRPOConfig that disable a rule or are refused.
 
+    >>> finding = next(trl_settings({"steps_per_generation": 1, "trust_region": "band:kl:0.05"}))
+    >>> finding.level, finding.what[:27]
+    ('problem', 'the ratio is 1 by design: e')
+
     Args:
         config: the settings by name; TRL's own values hold for others. With the key `trust_region`, if only None, the
             trainer is BandPOTrainer.
@@ -67,10 +71,8 @@ def trl_settings(
     if unknown.isdisjoint(_REUSE):
         yield _reuse(values, config.keys(), whole)
     version = version_of("trl") or "1.15"
-    if values.get("bf16") is False:
-        half = "float16" in str(values.get("model_init_kwargs"))
-    else:
-        half = bool(values.get("deepspeed"))
+    no_autocast = values.get("bf16") is False
+    half = "float16" in str(values.get("model_init_kwargs")) if no_autocast else values.get("deepspeed")
     if half and host == "TRL" and minor(version) < (1, 15):  # from which on its head computes in float32
         yield in_half(
             f"TRL {version} with {'deepspeed' if values.get('deepspeed') else 'bf16=False'}",
@@ -81,8 +83,8 @@ def trl_settings(
 
     settings: Any = SimpleNamespace(**values)
     if "trust_region" not in unknown | config.keys():
-        for message in refusals(settings, objective_for(host, None), host=host):
-            yield split("note", f"with BandPOTrainer: {message}")
+        messages = refusals(settings, objective_for(host, None), host=host)
+        yield from (split("note", f"with BandPOTrainer: {message}") for message in messages)
         if str(values["importance_sampling_level"]).startswith("sequence"):
             names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and values[x] is not None]
             level, what = of_sequences(values[name] for name in names)
@@ -101,17 +103,11 @@ def trl_settings(
             values["loss_type"],
             trust,
         )
-    for name in ("use_vllm", "images", "fsdp", "deepspeed"):
-        if values.get(name):
-            yield Finding(
-                "note",
-                f"{name}: BandPOTrainer was read with it, and not run",
-                "compare a step under Clip",
-            )
-    for message in refusals(settings, objective, host=host):
-        yield split("problem", message)
-    for message in suspicions(settings):
-        yield split("warning", message)
+    names = [name for name in ("use_vllm", "images", "fsdp", "deepspeed") if values.get(name)]
+    read = "BandPOTrainer was read with it, and not run"
+    yield from (Finding("note", f"{name}: {read}", "compare a step under Clip") for name in names)
+    yield from (split("problem", message) for message in refusals(settings, objective, host=host))
+    yield from (split("warning", message) for message in suspicions(settings))
 
 
 def _reuse(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:

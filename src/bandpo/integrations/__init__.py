@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
@@ -17,13 +17,29 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..losses.aggregation import Aggregation
+from ..losses.metrics import Metrics
 from ..losses.nodes import method_or_objective
-from ..losses.notation import describe
 from ..losses.objective import Method, Objective
+from ..losses.policy import policy_loss
+from ..notation import describe
 from ..numerics import without_looking
 from ..trust_regions.base import Context, Region
 
 RULE = logging.getLogger("bandpo.rule")
+# What makes verl's log-probabilities float32.
+VERL_IN_FLOAT32 = (
+    "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32 (verl 0.7: fsdp_config.dtype=float32 "
+    "with the older workers), or flash-attn's cross-entropy, which computes them in float32"
+)
+# Of `Metrics.compute`. Trainers log the mean over their calls: a share of all tokens is the ratio of two of these.
+COUNTS = (
+    "tokens",
+    "sequences",
+    "clip/count",
+    "clip/tail_high_count",
+    "clip/good_tail_tokens",
+    "cut/good_tail_count",
+)
 # What every trainer takes, see `objective_for`.
 Rule = Mapping[str, Any] | str | Region | Method | Objective
 Anchor = Literal["old", "sampler"]
@@ -33,6 +49,10 @@ T = TypeVar("T")
 @dataclasses.dataclass(frozen=True)
 class Trainer:
     """Describe what a trainer does itself, and what it shows a rule (docs/hosts.md).
+
+    >>> mine = Trainer(penalty="kl_coef", average="the mean over tokens", clamps=True)
+    >>> mine.refused("mine")["dual_clip"]
+    'mine clamps the ratio of each token, and can do nothing else'
 
     Args:
         penalty: its KL penalty, which it does not take from an objective.
@@ -71,21 +91,28 @@ class Trainer:
 
 _TOKEN, _SEQUENCE, _NORM = "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")  # of TRL and Liger: those that clamp each token's ratio
-_TYPES = {"grpo": _SEQUENCE, "dapo": _TOKEN, "bnpo": _TOKEN, "cispo": _TOKEN, "dr_grpo": _NORM}
-_TYPES |= {"luspo": "seq-mean-token-sum"}
+_TYPES = {
+    "grpo": _SEQUENCE,
+    "dapo": _TOKEN,
+    "bnpo": _TOKEN,
+    "cispo": _TOKEN,
+    "dr_grpo": _NORM,
+    "luspo": "seq-mean-token-sum",
+}
 _MODES = {name: name for name in get_args(Aggregation)[:-1]}
 _TORCHRL = {"token_mean": _TOKEN, "prompt_mean": _SEQUENCE, "none": "none"}
 _SKYRL = {"token_mean": _TOKEN, "sequence_mean": _SEQUENCE, "seq_mean_token_sum_norm": _NORM}
 _TOKENS = "the mean over tokens"
 _MEAN, _RLINF = {_TOKENS: _TOKEN}, {name: name for name in (_TOKEN, _SEQUENCE, "seq-mean-token-sum")}
 _Clamp = partial(Trainer, clamps=True)
-_FLAGS = (
+_SLIME = _Clamp(
     "--kl-loss-coef",
     "calculate_per_token_loss",
     {"False": _SEQUENCE, "True": _TOKEN},
     "--use-rollout-logprobs",
+    lacks=("response_mask",),  # ranks may share a response
+    dual_clip="--eps-clip-c",
 )
-_SLIME = _Clamp(*_FLAGS, lacks=("response_mask",), dual_clip="--eps-clip-c")  # ranks may share a response
 TRAINERS = {
     "TRL": Trainer("beta of GRPOConfig", "loss_type", _TYPES, "anchor='sampler' of BandPOConfig"),
     "axolotl": Trainer("trl.beta", "trl.loss_type", _TYPES, "anchor: sampler in its YAML"),
@@ -140,6 +167,9 @@ def objective_for(
 ) -> Objective:
     """Return the objective of a node or a method's name, for one trainer.
 
+    >>> objective_for("verl", "gspo").ratio
+    'sequence-mean'
+
     Args:
         host: the trainer.
         node: as for `bandpo.objective`; None is the paper's.
@@ -153,26 +183,21 @@ def objective_for(
     value = method_or_objective(Objective() if node is None else node)
     if isinstance(value, Method):
         whose = f"method {value.name!r}: "
-        if value.from_sampler and its.sampler is None:
-            how = f"policy_loss in your own loop, with {value.arguments} and losses.method({value.name!r}).objective"
-            raise ValueError(
-                f"{whose}its ratio is to the sampler's policy, which {host} does not have; call {how}"
-            )
-        if value.from_sampler and its.sampler and anchor != "sampler":
-            raise ValueError(f"{whose}its ratio is to the sampler's policy; set {its.sampler}")
+        if value.from_sampler and (its.sampler is None or (its.sampler and anchor != "sampler")):
+            own_loop = f"{host} does not have; call policy_loss in your own loop, with {value.arguments}"
+            how = f"; set {its.sampler}" if its.sampler else f", which {own_loop}"
+            raise ValueError(f"{whose}its ratio is to the sampler's policy{how}")
         value = value.without_average
-    elif value.aggregation == its.averages.get(average or "", ""):
+    elif value.aggregation == its.averages.get(average or its.average, ""):
         value = dataclasses.replace(value, aggregation=None)
-    changed = value.changed()
-    for name, reason in its.refused(host).items():
-        if name in changed:
-            setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
-            if setting:
-                reason += f", of which {setting} is that average"
-            allowed = getattr(Objective, name)
-            raise ValueError(
-                f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
-            )
+    changed, refused = value.changed(), its.refused(host)
+    for name in [each for each in refused if each in changed]:
+        setting = _setting_of(its, changed[name]) if name == "aggregation" else ""
+        reason = refused[name] + (setting and f", of which {setting} is that average")
+        allowed = getattr(Objective, name)
+        raise ValueError(
+            f"{whose}{name} must be {allowed!r} through {host}, got {changed[name]!r}: {reason}"
+        )
     for name, rule in value.trust_region.all_required().items():
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
@@ -211,10 +236,8 @@ class Limits:
         high: str,
         *,
         anchor: Anchor = "old",
-        average: str | None = "",
+        average: str | None = None,
     ) -> None:
-        if average == "":  # a trainer without a setting of it
-            average = TRAINERS[host].average
         self.region = prepare_objective(host, node, anchor=anchor, average=average).trust_region
         self.low, self.high = low, high
 
@@ -226,6 +249,52 @@ class Limits:
         named = owner if isinstance(owner, dict) else vars(owner)
         named.update({self.low: bounds.eps_low, self.high: bounds.eps_high})
         return owner
+
+
+def refuse_replaced(host: str, settings: Iterable[str], limits: Iterable[str]) -> None:
+    """Raise ValueError for limits of a trainer among its settings. The trust region replaces them."""
+    replaced = sorted({*settings} & {*limits})
+    if replaced:
+        raise ValueError(
+            f"{host}: trust_region replaces {replaced}; remove them. A plain clip is bandpo.Clip"
+        )
+
+
+def slime_loss(
+    host: str,
+    theirs: Callable[..., Any],
+    without_clip: tuple[str, ...],
+    args: Any,
+    batch: Any,
+    logits: Tensor,
+    reduce: Any,
+) -> Any:
+    """Compute the loss of slime, or of miles, with a trust region per token. ValueError for what it cannot do.
+
+    It is `theirs`, which clamps by two numbers of `args`, but under the estimators `without_clip`.
+    """
+    if args.advantage_estimator in without_clip:
+        raise ValueError(
+            f"{host}: --advantage-estimator {args.advantage_estimator} has no clip per token; take grpo"
+        )
+    average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
+    anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
+    node = getattr(args, "trust_region", None)
+    limits = Limits(host, node, "eps_clip", "eps_clip_high", anchor=anchor, average=average)
+    args = limits(args, torch.cat(batch[old]), torch.cat(batch["advantages"]))
+    return theirs(args, batch, logits, reduce)
+
+
+def loss_per_token(
+    host: str, node: Rule | None, *, anchor: Anchor = "old"
+) -> Callable[..., tuple[Tensor, Metrics]]:
+    """Return `policy_loss` of an objective, for a trainer that averages itself.
+
+    Log-ratios are clamped to +-20, as trainers do, unless the objective has a `max_log_ratio`.
+    """
+    objective = prepare_objective(host, node, anchor=anchor)
+    objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
+    return partial(policy_loss, objective=objective, metrics="all")
 
 
 def log_rule(value: Objective, more: str = "") -> Objective:
@@ -246,7 +315,7 @@ def say_average(
     """
     named, its = None if node is None else method_or_objective(node), TRAINERS[host]
     if isinstance(named, Method):
-        wanted, actual = named.objective.aggregation, its.averages.get(average or "")
+        wanted, actual = named.objective.aggregation, its.averages.get(average or its.average)
         by = its.average if average in (None, its.average) else f"{its.average}={average!r}"
         told = "as its paper does" if wanted else "it names a rule and no average"
         if wanted not in (None, actual):
@@ -257,25 +326,11 @@ def say_average(
 
 def _setting_of(its: Trainer, average: str) -> str:
     """Return the setting of a trainer for an average, or ""."""
-    for value, of in its.averages.items():
-        if of == average and value != its.average:
-            return f"{its.average}={value!r}"
-    return ""
+    settings = (value for value, of in its.averages.items() if of == average and value != its.average)
+    return next((f"{its.average}={value!r}" for value in settings), "")
 
 
 _SAID: set[Any] = set()
-
-
-def verl_in_float32(version: str) -> str:
-    """Return what makes verl's log-probabilities float32 in a release of it."""
-    key, flash = (
-        "actor_rollout_ref.actor.fsdp_config",
-        "flash-attn's cross-entropy, which computes them in float32",
-    )
-    if not version.startswith("0.7."):
-        return f"+{key}.mixed_precision.param_dtype=fp32, or {flash}"
-    why = "for its newer workers nothing but the latter, whatever mixed_precision says"
-    return f"{key}.dtype=float32 with the older workers of verl 0.7, or {flash}; {why}"
 
 
 def once(say: Callable[[str], Any], words: str) -> None:

@@ -22,15 +22,20 @@ _FIELDS = {
     "all_metrics": bool,
     "stop_if_not_finite": bool,
     "tokens_path": str,
+    "tokens_share": Annotated[float, Field(ge=0, le=1)],
 }
-_FIELDS |= {"tokens_share": Annotated[float, Field(ge=0, le=1)]}
 Options = create_model("Options", **{name: (kind | None, None) for name, kind in _FIELDS.items()})  # pyright: ignore
-_WRONG: dict[str, str] = dict.fromkeys(
-    ("epsilon", "epsilon_high"), "trust_region replaces it, with {type: clip} too"
+_REPLACED, _OTHER_LOSS = (
+    "trust_region replaces it, with {type: clip} too",
+    "no rule acts in the loss of that",
 )
-_WRONG |= dict.fromkeys(
-    ("async_prefetch", "use_data_producer", "use_liger_loss"), "no rule acts in the loss of that"
-)
+_WRONG = {
+    "epsilon": _REPLACED,
+    "epsilon_high": _REPLACED,
+    "async_prefetch": _OTHER_LOSS,
+    "use_data_producer": _OTHER_LOSS,
+    "use_liger_loss": _OTHER_LOSS,
+}
 
 
 class Plugin(BasePlugin):
@@ -44,19 +49,16 @@ class Plugin(BasePlugin):
         if f"{__name__}.Plugin" not in (get("plugins") or ()):
             return  # it is left from another YAML of this process
         rl, trl, trainer = get("rl"), get("trl") or {}, get("trainer_cls") or TRAINER
-        wrong = [
-            f"remove trl.{name}, got {trl[name]!r}: {why}"
-            for name, why in _WRONG.items()
-            if trl.get(name)
-        ]
-        if trainer != TRAINER:
-            wrong.append(f"remove trainer_cls, got {trainer!r}: the trainer is {TRAINER}")
-        if (get("context_parallel_size") or 1) > 1:
-            wrong.append(
-                "context_parallel_size must be 1: else axolotl's trainer asks TRL for names that it has not"
-            )
-        if rl not in ("grpo", "gdpo"):
-            wrong.append(f"rl must be 'grpo' or 'gdpo', got {rl!r}: other losses have no ratio to clip")
+        refused = {
+            f"remove trl.{name}, got {trl.get(name)!r}: {why}": trl.get(name) for name, why in _WRONG.items()
+        } | {
+            f"remove trainer_cls, got {trainer!r}: the trainer is {TRAINER}": trainer != TRAINER,
+            "context_parallel_size must be 1: else axolotl's trainer asks TRL for names that it has not":
+                (get("context_parallel_size") or 1) > 1,
+            f"rl must be 'grpo' or 'gdpo', got {rl!r}: other losses have no ratio to clip":
+                rl not in ("grpo", "gdpo"),
+        }  # fmt: skip
+        wrong = [message for message, holds in refused.items() if holds]
         if wrong:
             raise ValueError(f"axolotl: {'; '.join(wrong)}")
         objective_for(

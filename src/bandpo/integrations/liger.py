@@ -18,7 +18,7 @@ from typing import Any
 
 from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
 
-from . import LOSS_TYPES, Rule, bounds_of, prepare_objective
+from . import LOSS_TYPES, Limits, Rule, refuse_replaced
 
 
 class BandPOLoss(LigerFusedLinearGRPOLoss):
@@ -31,28 +31,18 @@ class BandPOLoss(LigerFusedLinearGRPOLoss):
     """
 
     def __init__(self, trust_region: Rule | None = None, **named: Any) -> None:
-        taken = {"epsilon_low", "epsilon_high", "chunk_size"} & set(named)
-        if taken:
-            raise ValueError(
-                f"trust_region replaces {sorted(taken)}; remove them. A plain clip is bandpo.Clip"
-            )
+        refuse_replaced("Liger", named, ["epsilon_low", "epsilon_high", "chunk_size"])
         super().__init__(**named)
         if self.loss_type not in LOSS_TYPES or self.importance_sampling_level != "token":
             raise ValueError(
                 f"loss_type must be one of {list(LOSS_TYPES)} and importance_sampling_level 'token' for a trust region "
                 f"per token, got {self.loss_type!r} and {self.importance_sampling_level!r}"
             )
-        self.trust_region = prepare_objective("Liger", trust_region, average=self.loss_type).trust_region
+        self.limits = Limits("Liger", trust_region, "epsilon_low", "epsilon_high", average=self.loss_type)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         bound = inspect.signature(super().forward).bind(*arguments, **named).arguments
         old, mask = bound.get("old_per_token_logps"), bound["attention_mask"].bool()
-        before = self.epsilon_low, self.epsilon_high
         self.chunk_size = len(mask)
-        if old is not None:
-            bounds = bounds_of(self.trust_region, old, bound["advantages"][:, None], mask)
-            self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
-        try:
-            return super().forward(*arguments, **named)
-        finally:
-            self.epsilon_low, self.epsilon_high = before
+        loss = self if old is None else self.limits(self, old, bound["advantages"][:, None], mask)
+        return super(BandPOLoss, loss).forward(*arguments, **named)

@@ -7,21 +7,10 @@ clip, average and KL; `--eps-clip` and `--eps-clip-high` are not read. The ancho
 `--use-rollout-logprobs` the sampler. Not for the estimator gspo, whose loss has the ratio of a response.
 """
 
-from typing import Any
+from functools import partial
 
-import torch
 from miles.backends.training_utils.loss_hub.losses import policy_loss_function  # pyright: ignore[reportMissingImports]
 
-from . import Limits
+from . import slime_loss
 
-
-def loss(args: Any, batch: Any, logits: torch.Tensor, reduce: Any) -> Any:
-    """Compute miles' loss with a trust region per token. ValueError for what miles cannot do."""
-    if args.advantage_estimator == "gspo":
-        raise ValueError("miles: --advantage-estimator gspo has no clip per token; take grpo")
-    average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
-    anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
-    node = getattr(args, "trust_region", None)
-    limits = Limits("miles", node, "eps_clip", "eps_clip_high", anchor=anchor, average=average)
-    args = limits(args, torch.cat(batch[old]), torch.cat(batch["advantages"]))
-    return policy_loss_function(args, batch, logits, reduce)
+loss = partial(slime_loss, "miles", policy_loss_function, ("gspo",))

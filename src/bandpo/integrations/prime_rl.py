@@ -34,13 +34,21 @@ class LossOutputs(NamedTuple):
 def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> LossOutputs:
     """Compute the loss of one sequence, with counts of tokens as metrics.
 
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> logps, ones = torch.tensor([0.5, 0.1]).log(), torch.ones(2)
+    >>> inputs = SimpleNamespace(trainer_logprobs=logps, inference_logprobs=logps, advantages=ones)
+    >>> inputs.loss_mask, inputs.loss_weights = ones.bool(), None
+    >>> loss(inputs, "band:kl:0.05").loss
+    tensor(-2.)
+
     Args:
         inputs: prime-rl's `LossInputs`, all (tokens,): `trainer_logprobs`, which has the gradient,
             `inference_logprobs`, `advantages`, `loss_mask`, `loss_weights` or None.
         trust_region: as for `objective_for`; None is `Band("kl", 0.05)`. ValueError for one that prime-rl cannot do.
         kl_tau: weight of (log r)^2, as in prime-rl's own losses.
     """
-    objective = prepare_objective("prime-rl", trust_region, average="the mean over tokens")
+    objective = prepare_objective("prime-rl", trust_region)
     batch = inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages, inputs.loss_mask
     logps, anchor, advantages, mask = (x[None] for x in batch)
     if kl_tau:
@@ -51,8 +59,12 @@ def loss(inputs: Any, trust_region: Rule | None = None, kl_tau: float = 0.0) -> 
     )
     weights = 1.0 if inputs.loss_weights is None else inputs.loss_weights
     x = metrics.totals
-    x = x | {"clip": x["low"] + x["high"], "cut": x["cut_low"] + x["cut_high"]}
-    names = {"tokens": "tokens", "clip/count": "clip", "clip/low_count": "low", "cut/count": "cut"}
+    counts = {
+        "tokens": x["tokens"],
+        "clip/count": x["low"] + x["high"],
+        "clip/low_count": x["low"],
+        "cut/count": x["cut_low"] + x["cut_high"],
+    }
     return LossOutputs(
-        (per_token * weights).sum(), {f"bandpo/{ours}": x[of].float() for ours, of in names.items()}
+        (per_token * weights).sum(), {f"bandpo/{name}": count.float() for name, count in counts.items()}
     )

@@ -15,25 +15,13 @@ is its `logp_old`: with verl the old policy, else and under `bypass_mode` the sa
 
 # pyright: reportMissingImports=false
 
-import dataclasses
 from typing import Any
 
 import rllm
 import torch
 from torch import Tensor
 
-from ..losses.policy import policy_loss
-from . import prepare_objective
-
-# Of `Metrics.compute`. rLLM logs the mean over calls: a share of all tokens is the ratio of two of these.
-COUNTS = (
-    "tokens",
-    "sequences",
-    "clip/count",
-    "clip/tail_high_count",
-    "clip/good_tail_tokens",
-    "cut/good_tail_count",
-)
+from . import COUNTS, loss_per_token
 
 
 @rllm.register_loss("bandpo_rllm")
@@ -42,17 +30,14 @@ def loss(ctx: Any) -> tuple[Tensor, dict[str, float]]:
     anchor = ctx.params.get("anchor", "old")
     if anchor not in ("old", "sampler"):
         raise ValueError(f"rLLM: loss_params.anchor must be 'old' or 'sampler', got {anchor!r}")
-    objective = prepare_objective("rLLM", ctx.params.get("trust_region"), anchor=anchor)
-    objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
+    per_token = loss_per_token("rLLM", ctx.params.get("trust_region"), anchor=anchor)
     old = ctx.logp_old if anchor == "old" else ctx.logp_rollout
     if old is None:
         raise ValueError(
             "rLLM: loss_params.anchor = 'sampler' needs logp_rollout; let verl keep rollout_log_probs"
         )
-    new, old, advantages, mask = map(
-        torch.atleast_2d, (ctx.logp_curr, old, ctx.advantages, ctx.action_mask)
-    )
-    values, metrics = policy_loss(new, old, advantages, mask, objective, metrics="all")
+    batch = ctx.logp_curr, old, ctx.advantages, ctx.action_mask
+    values, metrics = per_token(*map(torch.atleast_2d, batch))
     counted = metrics.compute()
     loss = ctx.aggregate(values.view_as(ctx.logp_curr), ctx.action_mask)
     return loss, {f"bandpo/{name}": counted[name] for name in COUNTS}

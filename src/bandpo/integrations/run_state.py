@@ -114,24 +114,22 @@ class TokenWriter:
         """Leave only the rows before a step in the file. All rows have the share that was in force last."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size, self.share = 0, self.first
-        for number, line in enumerate(lines_of(self.path) if self.path.exists() else (), 1):
-            if step == 0:
-                if self.replaces:
-                    break
-                raise UserError(
-                    f"{self.path} holds the tokens of another run already; give tokens_path another folder"
-                )
+        is_there = self.path.exists()
+        if step == 0 and is_there and self.path.stat().st_size and not self.replaces:
+            raise UserError(
+                f"{self.path} holds the tokens of another run already; give tokens_path another folder"
+            )
+        for number, line in enumerate(lines_of(self.path) if step and is_there else (), 1):
             if not line.endswith(b"\n"):
                 break
             where = f"{self.path}, line {number}"
             row = json_line(line, where)
-            of, share = row.get("step"), row.get("share")
-            if math.isfinite(self.limit) and isinstance(share, float):
-                self.share = share
-            if not isinstance(of, int):
-                raise UserError(f"{where}: 'step' is {of!r}; a whole number is expected")
-            if of >= step:
+            if math.isfinite(self.limit) and isinstance(row.get("share"), float):
+                self.share = row["share"]
+            if not isinstance(row.get("step"), int):
+                raise UserError(f"{where}: 'step' is {row.get('step')!r}; a whole number is expected")
+            if row["step"] >= step:
                 break
             size += len(line)
-        if self.path.exists():
+        if is_there:
             os.truncate(self.path, size)

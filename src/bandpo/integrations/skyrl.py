@@ -12,7 +12,6 @@ to +-20, as SkyRL does, unless the objective has a `max_log_ratio`.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Literal
 
@@ -23,18 +22,7 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import (
     reduce_loss,
 )
 
-from ..losses.policy import policy_loss
-from . import Rule, prepare_objective
-
-# Of `Metrics.compute`. SkyRL logs the mean over micro-batches: a share of all tokens is the ratio of two of these.
-COUNTS = (
-    "tokens",
-    "sequences",
-    "clip/count",
-    "clip/tail_high_count",
-    "clip/good_tail_tokens",
-    "cut/good_tail_count",
-)
+from . import COUNTS, Rule, loss_per_token
 
 
 def register_bandpo_loss(
@@ -48,11 +36,7 @@ def register_bandpo_loss(
     """
     if anchor not in ("old", "rollout"):
         raise ValueError(f"anchor must be 'old' or 'rollout', got {anchor!r}")
-    objective = prepare_objective(
-        "SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old"
-    )
-    objective = dataclasses.replace(objective, max_log_ratio=objective.max_log_ratio or 20.0)
-    per_token = partial(policy_loss, objective=objective, metrics="all")
+    per_token = loss_per_token("SkyRL", trust_region, anchor="sampler" if anchor == "rollout" else "old")
     PolicyLossRegistry.register(name, partial(_loss, per_token, anchor))
 
 

@@ -9,23 +9,10 @@ optimizer step a batch slime's own loss takes the old log-probabilities of the u
 slime makes a forward pass more for the same numbers, and no rule acts.
 """
 
-from typing import Any
+from functools import partial
 
-import torch
 from slime.backends.megatron_utils.loss import policy_loss_function  # pyright: ignore[reportMissingImports]
 
-from . import Limits
+from . import slime_loss
 
-
-def loss(args: Any, batch: Any, logits: torch.Tensor, reduce: Any) -> Any:
-    """Compute slime's loss with a trust region per token. ValueError for what slime cannot do."""
-    if args.advantage_estimator in ("gspo", "cispo"):
-        raise ValueError(
-            f"slime: --advantage-estimator {args.advantage_estimator} has no clip per token; take grpo"
-        )
-    average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
-    anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
-    node = getattr(args, "trust_region", None)
-    limits = Limits("slime", node, "eps_clip", "eps_clip_high", anchor=anchor, average=average)
-    args = limits(args, torch.cat(batch[old]), torch.cat(batch["advantages"]))
-    return policy_loss_function(args, batch, logits, reduce)
+loss = partial(slime_loss, "slime", policy_loss_function, ("gspo", "cispo"))

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torchrl.objectives.llm import GRPOLoss
 
-from . import Rule, bounds_of, prepare_objective
+from . import Rule, bounds_of, prepare_objective, refuse_replaced
 
 
 class BandPOLoss(GRPOLoss):
@@ -31,8 +31,7 @@ class BandPOLoss(GRPOLoss):
     def __init__(
         self, actor_network: Any = None, *, trust_region: Rule | None = None, **named: Any
     ) -> None:
-        if "clip_epsilon" in named:
-            raise ValueError("trust_region replaces clip_epsilon; remove it. A plain clip is bandpo.Clip")
+        refuse_replaced("torchrl", named, ["clip_epsilon"])
         super().__init__(actor_network, **named)
         self.trust_region = prepare_objective(
             "torchrl", trust_region, average=self.aggregation

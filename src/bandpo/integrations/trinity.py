@@ -9,18 +9,15 @@ The loss is Trinity's "ppo" with its dual clip (`clip_ratio_c`, 3 unless set). T
 
 from trinity.algorithm.policy_loss_fn.ppo_policy_loss import PPOPolicyLossFn  # pyright: ignore[reportMissingImports]
 
-from . import Limits
+from . import Limits, refuse_replaced
 
 
 class BandPOLoss(PPOPolicyLossFn):
     """Compute Trinity's PPO loss with a trust region per token. ValueError for what Trinity cannot do."""
 
     def __init__(self, backend="verl", trust_region=None, loss_agg_mode="token-mean", **named):
-        taken = [name for name in named if name.startswith(("clip_range", "fallback"))]
-        if taken:
-            raise ValueError(
-                f"Trinity-RFT: remove {taken} from policy_loss_fn_args; trust_region replaces the clip"
-            )
+        limits = ("clip_range", "clip_range_low", "clip_range_high", "fallback_to_policy_gradient")
+        refuse_replaced("Trinity-RFT", named, limits)
         self.limits = Limits(
             "Trinity-RFT", trust_region, "clip_range_low", "clip_range_high", average=loss_agg_mode
         )

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import inspect
 import math
-import operator
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -27,16 +24,15 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..bounds import Bounds
-from ..errors import nearest
 from ..losses.metrics import Metrics
-from ..losses.notation import as_python
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
+from ..notation import as_python
 from ..trust_regions.base import Context, Region
 from . import Rule, log_rule
 from .run_state import TokenWriter, check_tokens
-from .trl_context import GENERATED_AT, ContextTrainer, FiniteGuard
 from .trl_context import ControlCallback as ControlCallback
+from .trl_context import FiniteGuard
 from .trl_log import RunLog
 from .trl_settings import (
     SETTLED,
@@ -49,12 +45,8 @@ from .trl_settings import (
     warn_of,
 )
 
+GENERATED_AT = "bandpo/generated_at"  # among TRL's outputs
 TOKENS_BYTES = 20_000_000  # that the sample of a run's tokens takes, of all processes together
-# What users write for the rule, with what they mean.
-_MEANT: dict[str, str] = dict.fromkeys(
-    ("epsilon", "epsilon_high", "clip"), "trust_region=Clip(0.2, 0.28)"
-)
-_MEANT.update(dict.fromkeys(("delta", "radius", "divergence"), "trust_region=Band('kl', 0.05)"))
 # What is logged unless `all_metrics` is set; `tokens` is the weight of the others, for a mean over rows.
 MAIN_METRICS = (
     "tokens",
@@ -62,8 +54,10 @@ MAIN_METRICS = (
     "clip/low_fraction",
     "clip/tail_high_share",
     "cut/good_tail",
+    "kl_old/k3",
+    "log_ratio/max",
+    "log_ratio/min",
 )
-MAIN_METRICS += ("kl_old/k3", "log_ratio/max", "log_ratio/min")
 TITLE = "BandPO: Bridging Trust Regions and Ratio Clipping via Probability-Aware Bounds for LLM Reinforcement Learning"
 CITATION = f"""\
 @inproceedings{{li2026bandpo,
@@ -79,40 +73,12 @@ CITATION = f"""\
 }}"""
 
 
-_T = TypeVar("_T")
-
-
-def _check_names(
-    owner: type, noun: str, arguments: Mapping[str, inspect.Parameter], names: Iterable[str]
-) -> None:
-    """Raise TypeError for an unknown argument of the owner. The message says what is meant."""
-    takes_all = any(each.kind == each.VAR_KEYWORD for each in arguments.values())
-    for name in () if takes_all else sorted({*names} - arguments.keys()):
-        meant = nearest(name, ["trust_region", *arguments])
-        if name in _MEANT:
-            meant = f", did you mean {_MEANT[name]}?"
-        elif name in BandPOConfig.__dataclass_fields__:
-            meant = f"; it is a setting: args=BandPOConfig({name}=...)"
-        raise TypeError(f"{owner.__name__} has no {noun} {name!r}{meant}")
-
-
-def _checked(cls: type[_T]) -> type[_T]:
-    """Let a dataclass check the names of its settings."""
-    make = cls.__init__
-
-    @functools.wraps(make)
-    def init(self: _T, *args: Any, **settings: Any) -> None:
-        _check_names(cls, "setting", inspect.signature(make).parameters, settings)
-        make(self, *args, **settings)
-
-    cls.__init__ = init
-    return cls
-
-
-@_checked
 @dataclass
 class BandPOConfig(GRPOConfig):
     """Add a trust region to `GRPOConfig`, for `BandPOTrainer`. `GRPOTrainer` refuses it.
+
+        args = BandPOConfig("runs/mine", trust_region="band:kl:0.05", steps_per_generation=4)
+        trainer = BandPOTrainer(model, reward, args, rows)
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
@@ -167,10 +133,6 @@ class BandPOConfig(GRPOConfig):
         elif self.epsilon == 0.2 and self.epsilon_high is None:
             cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
 
-    def __getattr__(self, name: str) -> Any:
-        only = "such a config is for bandpo.integrations.trl.BandPOTrainer only"
-        raise AttributeError(f"BandPOConfig has no setting {name!r}; {only}")
-
 
 @dataclass(frozen=True)
 class _Seen(Region):
@@ -184,7 +146,7 @@ class _Seen(Region):
         return self.made[-1]
 
 
-class BandPOTrainer(ContextTrainer):
+class BandPOTrainer(GRPOTrainer):
     """Train by GRPO with a trust region (eq:bandpo_full) or any `Objective`.
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
@@ -209,6 +171,7 @@ class BandPOTrainer(ContextTrainer):
     replaces.
     """
 
+    args: Any  # with the settings of `BandPOConfig`
     # For the model card.
     _tag_names: ClassVar = ["trl", "grpo", "bandpo"]
     _name = "BandPO"
@@ -224,9 +187,6 @@ class BandPOTrainer(ContextTrainer):
         **named: Any,
     ) -> None:
         check_losses(type(self), GRPOTrainer)
-        # Of GRPOTrainer, or of a class in between.
-        arguments = inspect.signature(super().__init__).parameters
-        _check_names(type(self), "argument", arguments, named)
         # A copy, because the caller's may serve another trainer, with another rule.
         if args is None:  # as TRL does, by the model
             name = model if isinstance(model, str) else cast(Any, model).config._name_or_path
@@ -270,7 +230,6 @@ class BandPOTrainer(ContextTrainer):
                 limit=TOKENS_BYTES / settings.world_size if share is None else math.inf,
                 replaces=settings.tokens_path is None,
             )
-        self._masks: list[Tensor] = []  # of TRL's own in the loss that runs: 0 where a token is left out
         bound = (
             inspect.signature(GRPOTrainer).bind_partial(model, reward_funcs, settings, *others).arguments
         )
@@ -297,7 +256,6 @@ class BandPOTrainer(ContextTrainer):
                 raise ValueError(f"{was}: set it in the args of a new trainer")
         before = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
-        self._masks.clear()
         if self._replaces:
             # -min(min(r, -inf) (-1), clamp(r, loss, loss) (-1)) = max(-inf, loss)
             self.args.delta = -math.inf
@@ -312,28 +270,10 @@ class BandPOTrainer(ContextTrainer):
         finally:
             self._loss_inputs = None
             self.epsilon_low, self.epsilon_high, self.args.delta = before
-        # vLLM's weights of tokens and responses are 0 where its modes *_mask drop them.
-        self._masks += (
-            [inputs["importance_sampling_ratio"]] if "importance_sampling_ratio" in inputs else []
-        )
-        if self._masks and cast(torch.nn.Module, self.model).training:
-            kept_in = functools.reduce(operator.and_, (each.bool() for each in self._masks))
-            masked = Metrics({"masked": (self._response_mask(inputs) & ~kept_in).sum()}, {})
-            self._measured = self._over_ranks(masked).merge(self._measured)
         for metrics in self._metrics.values() if self._replaces else ():
             for name in [name for name in metrics if name.startswith("clip_ratio/")]:
                 del metrics[name]
         return loss
-
-    def get_high_entropy_mask(self, *args: Any, **named: Any) -> Tensor:
-        """Keep TRL's mask of `top_entropy_quantile`, for the metrics."""
-        self._masks.append(super().get_high_entropy_mask(*args, **named))
-        return self._masks[-1]
-
-    def get_off_policy_mask(self, *args: Any, **named: Any) -> Tensor:
-        """Keep TRL's mask of `off_policy_mask_threshold`, for the metrics."""
-        self._masks.append(super().get_off_policy_mask(*args, **named))
-        return self._masks[-1]
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         out = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -385,27 +325,62 @@ class BandPOTrainer(ContextTrainer):
             if self.loss_type == "cispo":  # there it is the bound itself
                 self.epsilon_high += 1
         if trains:
-            metrics = self._over_ranks(metrics)
+            # Where every process passes; a log may be one process's own.
+            metrics = metrics.all_reduce() if torch.distributed.is_initialized() else metrics
             self._measured = metrics.merge(self._measured)
-
-    def _over_ranks(self, metrics: Metrics) -> Metrics:
-        """Sum metrics where every process passes; a log may be one process's own."""
-        return metrics.all_reduce() if torch.distributed.is_initialized() else metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add our metrics since the last row to the trainer's own rows."""
         if {"loss", "learning_rate"} <= logs.keys() or "train_runtime" in logs:
-            values, masked = self._measured.compute(), self._measured.totals.get("masked")
-            self.last_metrics = values
+            self.last_metrics = values = self._measured.compute()
             self._measured = Metrics({}, {})
-            values |= (
-                {} if masked is None else {"masked/fraction": masked.item() / max(values["tokens"], 1)}
-            )
             dual = [] if self.objective.dual_clip is None else ["dual_clip/fraction"]
-            names = values if self.args.all_metrics else [*MAIN_METRICS, "masked/fraction", *dual]
+            names = values if self.args.all_metrics else [*MAIN_METRICS, *dual]
             # Undefined values (a share of nothing) are left out: trackers warn about NaN.
             logs |= {f"bandpo/{name}": x for name, x in values.items() if name in names and x == x}
             logs |= self.row_of_rule
             if self.finite_guard.skipped:
                 logs["bandpo/skipped_steps"], self.finite_guard.skipped = self.finite_guard.skipped, 0
         super().log(logs, start_time)
+
+    def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
+        rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
+        missing, names = bool(rewards.isnan().all()), self.reward_func_names
+        # Beyond 1e19 squares overflow: all advantages would be 0, and nothing learned in silence.
+        sizes = rewards if self.args.scale_rewards == "none" else rewards.square()
+        bad = [name for name, x in zip(names, sizes.T, strict=True) if missing or x.isinf().any()]
+        if bad and cast(torch.nn.Module, self.model).training:
+            size = "infinite" if rewards.isinf().any() else "so large that their deviation is infinite"
+            what = "None or NaN for all completions" if missing else f"{size} in float32"
+            what = f"rewards of {', '.join(bad)} are {what}"
+            step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
+            self.finite_guard.stop(self.args, self.state, step, what, change)
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        outputs = super()._generate_and_score_completions(inputs)
+        # Among TRL's outputs, so that it comes with the responses to each loss.
+        return outputs | {GENERATED_AT: torch.tensor(self.state.global_step)}
+
+    def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
+        """Return True at the tokens of the policy, not at those of tools."""
+        mask = inputs["completion_mask"].bool()
+        return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
+
+    def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a loss, with the ratio's anchor as the old policy."""
+        if self.args.anchor == "old":
+            return inputs
+        old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
+        if sampled is None:
+            raise ValueError(
+                "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM "
+                "(use_vllm=True) and of a rollout_func that returns logprobs"
+            )
+        # vLLM gives NaN where it has none, which TRL counts as no difference.
+        sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
+        inputs = inputs | {"old_per_token_logps": sampled}
+        # Pi_old over the sampler's policy: it is in the ratio already.
+        if "importance_sampling_ratio" in inputs:
+            inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
+        return inputs

@@ -1,4 +1,4 @@
-"""Take the ratio to the sampler in TRL, steer a rule's number, and stop at NaN."""
+"""Steer a rule's number in TRL, and stop at NaN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..control import Controller
 from ..errors import UserError
@@ -18,7 +17,6 @@ from ..numerics import not_finite
 from ..trust_regions.base import Region
 
 _OURS = "bandpo/"
-GENERATED_AT = "bandpo/generated_at"
 _NAME = "bandpo_controller"  # of its state in a checkpoint
 _SMALLER = "Try a smaller learning_rate or max_grad_norm, bf16 or float32 instead of fp16, or rewards of a smaller size"
 
@@ -29,6 +27,8 @@ class NotFiniteError(UserError):
 
 class FiniteGuard(TrainerCallback):
     """End a training at weights or rewards that are not finite.
+
+        trainer.add_callback(FiniteGuard(trainer.accelerator, stops=True))      # BandPOTrainer has one already
 
     Trained weights are checked after every optimizer step: a loss or a gradient that is not finite makes them so in the
     same step, unless a loss scaler skips it. Each process checks its own, or its shard, and all of them end together.
@@ -156,52 +156,3 @@ class ControlCallback(TrainerCallback):
         self.trainer.replace_rule(rule)
         named = self.controller.state_dict().items()
         self.trainer.row_of_rule = {f"{_OURS}controlled/{name}": x for name, x in named}
-
-
-class ContextTrainer(GRPOTrainer):
-    """Choose the anchor of the ratio; stop at broken rewards."""
-
-    args: Any  # with the settings of `BandPOConfig`
-    finite_guard: FiniteGuard
-
-    def _calculate_rewards(self, *args: Any, **named: Any) -> Tensor:
-        rewards = cast(Tensor, super()._calculate_rewards(*args, **named))  # of all processes
-        missing, names = bool(rewards.isnan().all()), self.reward_func_names
-        # Beyond 1e19 squares overflow: all advantages would be 0, and nothing learned in silence.
-        sizes = rewards if self.args.scale_rewards == "none" else rewards.square()
-        bad = [name for name, x in zip(names, sizes.T, strict=True) if missing or x.isinf().any()]
-        if bad and cast(torch.nn.Module, self.model).training:
-            size = "infinite" if rewards.isinf().any() else "so large that their deviation is infinite"
-            what = "None or NaN for all completions" if missing else f"{size} in float32"
-            what = f"rewards of {', '.join(bad)} are {what}"
-            step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
-            self.finite_guard.stop(self.args, self.state, step, what, change)
-        return rewards
-
-    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        outputs = super()._generate_and_score_completions(inputs)
-        # Among TRL's outputs, so that it comes with the responses to each loss.
-        return outputs | {GENERATED_AT: torch.tensor(self.state.global_step)}
-
-    def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
-        """Return True at the tokens of the policy, not at those of tools."""
-        mask = inputs["completion_mask"].bool()
-        return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
-
-    def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs of a loss, with the ratio's anchor as the old policy."""
-        if self.args.anchor == "old":
-            return inputs
-        old, sampled = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
-        if sampled is None:
-            raise ValueError(
-                "anchor = 'sampler' needs the sampler's log-probabilities, which TRL (0.27 and later) has of vLLM "
-                "(use_vllm=True) and of a rollout_func that returns logprobs"
-            )
-        # vLLM gives NaN where it has none, which TRL counts as no difference.
-        sampled = sampled if old is None else torch.where(sampled.isnan(), old, sampled)
-        inputs = inputs | {"old_per_token_logps": sampled}
-        # Pi_old over the sampler's policy: it is in the ratio already.
-        if "importance_sampling_ratio" in inputs:
-            inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
-        return inputs

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 
-from ..losses.notation import as_python
 from ..losses.objective import Objective
+from ..notation import as_python
 from ..trust_regions.base import Region
 from ..trust_regions.rules import Clip
 from . import LOSS_TYPES, Rule, objective_for, say_average
@@ -117,47 +117,45 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
 
 def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
     """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
-    rule = "trust_region" if objective is None else as_python(objective)
-    for name, own in ("epsilon", 0.2), ("epsilon_high", None):
-        value = getattr(args, name)
-        if value != own and not isinstance(value, UnusedEpsilon):
-            yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
         what = "loss_type must be text and generation_kwargs a mapping"
         yield f"{what}, got {args.loss_type!r} and {args.generation_kwargs!r}"
         return
+    rule = "trust_region" if objective is None else as_python(objective)
+    replaced = {"epsilon": (args.epsilon, 0.2), "epsilon_high": (args.epsilon_high, None)}
+    for name, (value, own) in replaced.items():
+        if value != own and not isinstance(value, UnusedEpsilon):
+            yield f"Remove {name} = {value}: your {rule} replaces it; a clip is trust_region=bandpo.Clip(low, high)"
     for name in ("use_liger_kernel", "use_liger_loss"):  # the latter until TRL 0.27
         if getattr(args, name, False):
             yield f"{name} must be False with a trust region; Liger's loss takes one by bandpo.integrations.liger"
-    sampler = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", args.temperature)
-    if (
-        not (isinstance(args.temperature, int | float) and args.temperature > 0)
-        or sampler != args.temperature
-    ):
-        what = "temperature must be positive and the sampler's own: log-probabilities are taken at temperature"
-        yield f"{what} {args.temperature}, tokens sampled at {sampler}"
-    delta: object = args.delta
-    if isinstance(delta, int | float) and delta <= 1:
-        yield (
-            f"delta = {delta} is TRL's two-sided clip of the ratio, and stops all tokens above {delta}; did you mean "
-            f"trust_region=Band('kl', {delta if delta > 0 else 0.05})?"
-        )
-    elif delta is not None and host == "TRL":  # unsloth's is its dual clip
-        what = f"delta must not be set with {rule}, got {delta}: it clips tokens that no metric counts"
-        yield f"{what}; write dual_clip={delta} in an Objective, such as Objective(Band('kl', 0.05), dual_clip={delta})"
-    if objective is None:
-        return
-    level, loss, own = args.importance_sampling_level, args.loss_type, is_trls_own(args, objective)
-    if level != "token" and not own:
-        what = f"importance_sampling_level must be 'token' with {rule}, got {level!r}"
-        yield f"{what}: write ratio='sequence-mean' in the objective (TRL's setting goes with that and a Clip only)"
-    if loss not in LOSS_TYPES and not own:
+    at, delta = args.temperature, args.delta
+    sampled_at = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", at)
+    is_ratio = isinstance(delta, int | float) and delta <= 1
+    radius = delta if delta is not None and delta > 0 else 0.05
+    refused = {
+        f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature {at}, tokens "
+        f"sampled at {sampled_at}": not (isinstance(at, int | float) and at > 0) or sampled_at != at,
+        f"delta = {delta} is TRL's two-sided clip of the ratio, and stops all tokens above {delta}; did you mean "
+        f"trust_region=Band('kl', {radius})?": is_ratio,
+        f"delta must not be set with {rule}, got {delta}: it clips tokens that no metric counts; write "
+        f"dual_clip={delta} in an Objective, such as Objective(Band('kl', 0.05), dual_clip={delta})":
+            delta is not None and not is_ratio and host == "TRL",  # unsloth's is its dual clip
+    }  # fmt: skip
+    if objective is not None and not is_trls_own(args, objective):
+        level, loss = args.importance_sampling_level, args.loss_type
         why = (_OTHER_LOSSES if host == "TRL" else {}).get(loss, "has no clip for a rule to replace")
         more = ", and trust_region='sapo' for SAPO's loss" if loss == "sapo" else ""
-        yield f"loss_type {loss!r} {why}; with {rule} set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'{more}"
-    if objective.changed() and not own and getattr(args, "off_policy_mask_threshold", None) is not None:
-        why = "it goes by TRL's advantages, which the objective replaces"
-        yield f"off_policy_mask_threshold must not be set with {rule}: {why}; take a mask as the objective's surrogate"
+        masks = getattr(args, "off_policy_mask_threshold", None) is not None
+        refused |= {
+            f"importance_sampling_level must be 'token' with {rule}, got {level!r}: write ratio='sequence-mean' in the "
+            "objective (TRL's setting goes with that and a Clip only)": level != "token",
+            f"loss_type {loss!r} {why}; with {rule} set loss_type to 'grpo', 'bnpo', 'dr_grpo' or 'dapo'{more}":
+                loss not in LOSS_TYPES,
+            f"off_policy_mask_threshold must not be set with {rule}: it goes by TRL's advantages, which the objective "
+            "replaces; take a mask as the objective's surrogate": masks and bool(objective.changed()),
+        }  # fmt: skip
+    yield from [message for message, holds in refused.items() if holds]
 
 
 def suspicions(args: GRPOConfig) -> Iterator[str]:

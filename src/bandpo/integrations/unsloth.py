@@ -5,18 +5,15 @@
     trainer = BandPOTrainer(model, reward, GRPOConfig(steps_per_generation=4), dataset, trust_region="band:kl:0.05")
 
 The loss is unsloth's, made of a batch at once, so its epsilons can hold the bounds of each token. The anchor is the old
-policy. `python -m bandpo.integrations.unsloth` compares the losses on a GPU, and prints a row.
+policy. `python -m research.measurements.unsloth_loss` compares the losses on a GPU, and prints a row.
 """
 
 import os
 from argparse import Namespace
-from importlib import import_module, util
+from importlib import import_module
 from typing import Any
 
-import torch
-
 from ..losses.objective import Objective
-from ..losses.policy import policy_loss
 from . import Limits, Rule
 from .trl_settings import refusals
 
@@ -56,36 +53,3 @@ def BandPOTrainer(*arguments: Any, trust_region: Rule | None = None, **named: An
             f"unsloth: it has not replaced TRL's {theirs.__name__}; import it before anything else"
         )
     return type("BandPOTrainer", (_Bounded, theirs), {})(*arguments, trust_region=trust_region, **named)
-
-
-def check(device: str) -> str:
-    """Compare unsloth's loss with two epsilons, and with `policy_loss`."""
-    apply = import_module("unsloth_zoo.rl_replacements").UnslothEfficientGRPO.apply
-    old, advantages = (
-        torch.linspace(-16, -0.01, 4096, device=device).view(64, 64),
-        torch.ones(64, device=device),
-    )
-    x, mask, advantages[1::2] = (old * old.sin().exp()).requires_grad_(), torch.ones_like(old), -1
-
-    def slope(limits: dict[str, Any]) -> torch.Tensor:
-        positional = (x, old, None, None, None, mask.long(), mask, advantages, 0.0, None, 1)
-        return torch.autograd.grad(apply(*positional, {"loss_type": "bnpo"} | limits)[0], x)[0]
-
-    clip, band = (
-        slope(Limits("unsloth", y, *NAMES)({}, old, advantages[:, None])) for y in ("clip:0.2:0.28", None)
-    )
-    ours = torch.autograd.grad(
-        policy_loss(x, old, advantages, mask, Objective(aggregation="token-mean"))[0], x
-    )[0]
-    equal = torch.equal(clip, slope(dict(zip(NAMES, (0.2, 0.28), strict=True))))
-    return f"Clip equal: {equal}, Band within {((band - ours).abs().max() / ours.abs().max()).item():.0e}"
-
-
-if __name__ == "__main__":
-    if not torch.cuda.is_available() or util.find_spec("unsloth") is None:
-        raise SystemExit(
-            "bandpo.integrations.unsloth needs a GPU that torch sees, and unsloth: pip install unsloth"
-        )
-    print(
-        f"unsloth {import_module('unsloth').__version__}, {torch.cuda.get_device_name()}, {check('cuda')}"
-    )

@@ -33,7 +33,7 @@ from verl.workers.config import PolicyLossConfig
 from ..losses.metrics import Metrics
 from ..losses.policy import policy_loss
 from ..numerics import output_dtype
-from . import log_rule, objective_for, once, say_average, verl_in_float32
+from . import VERL_IN_FLOAT32, log_rule, objective_for, once, say_average
 from .run_state import SHARE, TokenWriter, check_tokens
 
 HERE = "actor_rollout_ref.actor.policy_loss"  # where the options stand that errors name
@@ -65,6 +65,8 @@ _COUNTS = {  # what is logged, and its name in `Metrics.numbers`
 @dataclass
 class BandPOLossConfig(PolicyLossConfig):
     """Add a trust region to `actor_rollout_ref.actor.policy_loss`.
+
+        BandPOLossConfig(loss_mode="bandpo", trust_region={"type": "clip", "eps_low": 0.2, "eps_high": 0.28})
 
     Args:
         trust_region: the node of a rule or of an `Objective`, or the name of a method such as "gspo"; None is the
@@ -157,7 +159,7 @@ def bandpo_loss(
         once(
             warnings.warn,  # no logger: in Ray's workers the root logger shows errors only
             f"log-probabilities reach the loss as {half[0].dtype}, of two or three digits: ratios are off by percents. "
-            f"What helps: {verl_in_float32(VERL)}",
+            f"What helps: {VERL_IN_FLOAT32}",
         )
     return loss, out | logged(metrics)
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from xtuner.v1.rl.loss.loss_fn import pg_loss_fn  # pyright: ignore[reportMissingImports]
 
-from . import Limits
+from . import Limits, refuse_replaced
 
 
 def loss(
@@ -21,10 +21,6 @@ def loss(
 ) -> Tensor:
     """Compute xtuner's loss with a trust region per token. ValueError for what xtuner cannot do."""
     node, names = policy_loss_cfg.get("trust_region"), ("cliprange_low", "cliprange_high")
-    taken = sorted({*names} & {*policy_loss_cfg})
-    if taken:
-        raise ValueError(
-            f"xtuner: trust_region of policy_loss_cfg replaces {taken}; remove them, or take bandpo.Clip"
-        )
+    refuse_replaced("xtuner", policy_loss_cfg, names)
     config = Limits("xtuner", node, *names)(policy_loss_cfg, old, advantages, loss_weights != 0)
     return pg_loss_fn(new, old, advantages, loss_weights, config)

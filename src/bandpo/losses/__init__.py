@@ -1,7 +1,7 @@
 """Compute losses: what bounds do to a policy's gradient, and what is measured.
 
 Read in this order: surrogates, aggregation, kl, objective, nodes, metrics, policy;
-advantages, token_logps and packing make what it takes; notation writes and reads an objective in short words.
+advantages, token_logps and packing make what it takes.
 """
 
 from .advantages import group_advantages

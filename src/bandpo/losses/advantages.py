@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+
+from ..numerics import check_tensor
 
 Baseline = Literal["mean", "leave-one-out"]
 
@@ -54,28 +56,25 @@ def group_advantages(
 
     Raises:
         TypeError: rewards that are not a tensor.
-        ValueError: arguments that do not go together, an infinite reward, rewards too far apart for their type.
+        ValueError: arguments that do not go together, an infinite reward.
     """
-    if not isinstance(rewards, Tensor):
-        raise TypeError(
-            f"rewards must be a torch.Tensor, got {type(rewards).__name__}; use torch.tensor(rewards)"
-        )
+    check_tensor("rewards", rewards)
     if rewards.dim() != 1 or len(rewards) == 0 or not rewards.is_floating_point():
         raise ValueError(
             f"rewards must be (N,) floats, N at least 1, got {tuple(rewards.shape)} of {rewards.dtype}"
         )
-    infinite = rewards.isinf()
-    if infinite.any():
-        place = int(infinite.nonzero()[0])
-        raise ValueError(f"rewards must be finite, or NaN where one is missing; rewards[{place}] is "
-                         f"{rewards[place].item()} ({int(infinite.sum())} of {len(rewards)} are infinite)")  # fmt: skip
+    if rewards.isinf().any():
+        raise ValueError(
+            f"rewards must be finite, or NaN where one is missing, got {int(rewards.isinf().sum())} of "
+            f"{len(rewards)} infinite"
+        )
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
-    if baseline not in ("mean", "leave-one-out"):
-        raise ValueError(f"baseline must be 'mean' or 'leave-one-out', got {baseline!r}")
-    if baseline == "leave-one-out" and normalize:
+    # To divide by sigma would bias RLOO's baseline again.
+    if baseline != "mean" and (baseline, normalize) != ("leave-one-out", False):
         raise ValueError(
-            "baseline 'leave-one-out' goes with normalize=False: dividing by sigma would bias it again"
+            f"baseline must be 'mean', or 'leave-one-out' with normalize=False, got {baseline!r} and "
+            f"normalize={normalize!r}"
         )
     group = _numbered(len(rewards), group_size, groups).to(rewards.device)
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
@@ -86,23 +85,19 @@ def group_advantages(
         return none.index_add(0, group, torch.where(counts, x, 0.0))
 
     count = total(torch.ones_like(rewards))
-    single = int((count == 1).sum())
-    if single:
+    if (count == 1).any():
         warnings.warn(
-            f"{single} of {len(count)} groups have one reward; its advantage is 0", stacklevel=2
+            f"{int((count == 1).sum())} of {len(count)} groups have one reward; its advantage is 0",
+            stacklevel=2,
         )
     least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
     centred = torch.where(counts, shifted - (total(shifted) / count)[group], 0.0)
     others = (count - 1).clamp(min=1)
-    squares = total(centred.square() if normalize else centred.abs())
-    if not squares.isfinite().all():
-        place = int(rewards.nan_to_num(-math.inf).where(~squares.isfinite()[group], -math.inf).argmax())
-        pair = f"rewards[{place}] is {rewards[place].item():g}, the least of its group {least[group[place]].item():g}"
-        raise ValueError(f"rewards of a group are too far apart for {rewards.dtype}: {pair}")
     if baseline == "leave-one-out":
         return centred * (count / others)[group]
-    return centred / ((squares / others).sqrt()[group] + epsilon) if normalize else centred
+    sigma = (total(centred.square()) / others).sqrt()
+    return centred / (sigma[group] + epsilon) if normalize else centred
 
 
 def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any] | None) -> Tensor:
@@ -111,20 +106,18 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
         both = "neither" if groups is None else "both"
         raise ValueError(f"group_size or groups must say which responses belong together, got {both}")
     if group_size is not None:
-        if isinstance(group_size, bool) or not isinstance(group_size, Integral) or group_size < 2:
-            raise ValueError(f"group_size must be an integer of at least 2, got {group_size!r}")
-        if count % group_size:
-            raise ValueError(f"rewards must be (N,) with N a positive multiple of group_size {group_size}, got "
-                             f"({count},); groups= takes groups of other sizes")  # fmt: skip
+        is_whole = isinstance(group_size, Integral) and not isinstance(group_size, bool)
+        if not is_whole or group_size < 2 or count % group_size:
+            raise ValueError(
+                f"group_size must be an integer of at least 2 that divides the number of rewards, {count}, got "
+                f"{group_size!r}; groups= takes groups of other sizes"
+            )
         return torch.arange(count) // group_size
-    groups = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
-    if isinstance(groups, str | bytes) or not isinstance(groups, Sized) or len(groups) != count:
+    names = cast(Any, groups).tolist() if isinstance(groups, Tensor) else list(cast(Any, groups))
+    # A tensor or a NaN is equal to itself alone, so each would be a group.
+    if len(names) != count or not all(isinstance(each, str | Integral | tuple) for each in names):
         raise ValueError(
-            f"groups must be a sequence of {count}, one for each reward, got {reprlib.repr(groups)}"
+            f"groups must be {count} texts, whole numbers or tuples, one for each reward, got {reprlib.repr(names)}"
         )
-    wrong = [place for place, group in enumerate(groups) if not isinstance(group, str | Integral | tuple)]
-    if wrong:
-        raise ValueError(f"groups must hold texts, whole numbers or tuples, got "
-                         f"{reprlib.repr(groups[wrong[0]])} at {wrong[0]}")  # fmt: skip
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    return torch.tensor([numbers[group] for group in groups])
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([numbers[name] for name in names])

@@ -26,6 +26,14 @@ def aggregate(
 ) -> Tensor:
     """Average per-token values (B, T) over a batch; the modes and names are verl's.
 
+    >>> import torch, bandpo
+    >>> values, mask = torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.tensor([[1, 1], [1, 0]])
+    >>> for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+    ...     print(name, bandpo.losses.aggregate(values, mask, name).item())
+    token-mean 3.0
+    seq-mean-token-mean 3.5
+    seq-mean-token-sum 4.5
+
     | aggregation | sum | default `normalizer` |
     |---|---|---|
     | token-mean | of all tokens | number of tokens |
@@ -41,8 +49,9 @@ def aggregate(
     Raises ValueError for what does not fit, such as an empty mask without a normalizer.
     """
     if values.shape != response_mask.shape or values.dim() != 2:
-        shapes = f"{tuple(values.shape)} and {tuple(response_mask.shape)}"
-        raise ValueError(f"values and response_mask must be (B, T), got {shapes}")
+        raise ValueError(
+            f"values and response_mask must be (B, T), got {tuple(values.shape)} and {tuple(response_mask.shape)}"
+        )
     if aggregation not in get_args(Aggregation):
         raise ValueError(f"aggregation must be one of {list(get_args(Aggregation))}, got {aggregation!r}")
     mask = as_mask(response_mask)
@@ -63,10 +72,9 @@ def aggregate(
         count = tokens.sum() if aggregation == "token-mean" else (tokens > 0).sum()
         return total / (count * mask.shape[-1] if aggregation == "seq-mean-token-sum-norm" else count)
     on_device = isinstance(normalizer, Tensor) and normalizer.device.type != "cpu"
-    if not (on_device or torch.compiler.is_compiling()):
-        is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
-        if not is_one or not 0 < normalizer < math.inf:
-            raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
+    is_one = (isinstance(normalizer, Tensor) and normalizer.numel() == 1) or is_number(normalizer)
+    if not (on_device or torch.compiler.is_compiling()) and not (is_one and 0 < normalizer < math.inf):
+        raise ValueError(f"normalizer must be positive and finite, got {normalizer!r}")
     return total / normalizer
 
 
@@ -77,6 +85,7 @@ def as_mask(mask: Tensor) -> Tensor:
         and not torch.compiler.is_compiling()
         and not bool(((mask == 0) | (mask == 1)).all())
     ):
-        bad = mask[(mask != 0) & (mask != 1)][0].item()
-        raise ValueError(f"response_mask must be bool or hold 0 and 1 only, got a {bad!r}")
+        raise ValueError(
+            f"response_mask must be bool or hold 0 and 1 only, got a {mask[(mask != 0) & (mask != 1)][0].item()!r}"
+        )
     return mask.bool()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.distributed
@@ -24,10 +24,6 @@ _LOG_TAIL = {
     dtype: torch.tensor(TAIL, dtype=dtype).log().item() for dtype in (torch.float32, torch.float64)
 }
 
-# The histogram of log-ratios has edges SCALE * sinh((i + 1/2) * STEP): even near 0, geometric far out (a quarter per
-# bin), to +-60.
-SCALE, STEP, HALF = 1e-4, 0.25, 56
-
 NO_LOGPS = 1e-3  # samplers round log-probabilities up to 1e-6; what is above this is something else
 
 
@@ -36,8 +32,7 @@ class Metrics:
     """Hold counts and sums over the tokens of one or many batches. Nothing waits for the device before `compute`.
 
     Attributes:
-        totals: detached tensors by name, which add up over batches: numbers, and for "all" the `histogram` of
-            log-ratios, int64 (2 HALF + 1,).
+        totals: detached numbers by name, which add up over batches.
         maxima: detached numbers by name, of which the largest counts.
     """
 
@@ -61,20 +56,18 @@ class Metrics:
         """
         if any(hasattr(x, "full_tensor") for x in (self.totals | self.maxima).values()):
             return self
-        reduced: list[dict[str, Tensor]] = []
         op = torch.distributed.ReduceOp
-        for tensors, how in ((self.totals, op.SUM), (self.maxima, op.MAX)):
-            if not tensors:
-                reduced.append({})
-                continue
-            flat = torch.cat([x.flatten().to(_wide(x)) for x in tensors.values()])
-            torch.distributed.all_reduce(flat, how, group=group)
-            parts = cast(Any, flat).split([x.numel() for x in tensors.values()])
-            reduced.append({n: y.view(x.shape) for (n, x), y in zip(tensors.items(), parts, strict=True)})
-        return Metrics(*reduced)
+        return Metrics(_reduced(self.totals, op.SUM, group), _reduced(self.maxima, op.MAX, group))
 
     def compute(self) -> dict[str, float]:
         """Return the numbers to log; NaN where there is nothing to divide by. This waits for the device.
+
+        >>> import torch, bandpo
+        >>> old, new = torch.tensor([[0.1, 0.5]]).log(), torch.tensor([[0.2, 0.5]]).log()
+        >>> _, metrics = bandpo.policy_loss(new, old, torch.ones(1), torch.ones(1, 2), bandpo.Clip(0.2, 0.2))
+        >>> numbers = metrics.compute()
+        >>> numbers["clip/fraction"], numbers["clip/tail_high_share"]        # one of two is above, and it is rare
+        (0.5, 1.0)
 
         With n tokens, `high` above and `low` below the interval whatever the sign of the advantage A (the public BandPO
         code's convention), `tail` of old probability in (0, 0.2]. Of "main":
@@ -97,7 +90,6 @@ class Metrics:
             `cut/high_fraction`, `cut/low_fraction` its two parts.
         `not_finite/count`: tokens whose loss is infinite or NaN; `dual_clip/fraction`: held by the dual clip / n.
         `kl_old/k1`: mean of -log r, the other unbiased estimate.
-        `log_ratio/p01`, `p50`, `p99`: quantiles, from a histogram whose bins are 25 % wide.
         `log_ratio/saturated_fraction`: log-ratios clamped to a finite range / n.
 
         Raises ValueError as `numbers` does.
@@ -121,14 +113,10 @@ class Metrics:
             "log_ratio/max": x["log_ratio_max"] if n else math.nan,
             "log_ratio/min": -x["minus_log_ratio_max"] if n else math.nan,
         }
-        for name in ("entropy", "kl_ref"):
-            if name in x:
-                out[name] = _ratio(x[name], n)
-        return out | (self._of_all(x) if "histogram" in self.totals else {})
-
-    def _of_all(self, x: dict[str, float]) -> dict[str, float]:
-        n, histogram = x["tokens"], cast("list[float]", whole(self.totals["histogram"]).tolist())
-        return {
+        out |= {name: _ratio(x[name], n) for name in ("entropy", "kl_ref") if name in x}
+        if "sequences" not in x:
+            return out
+        return out | {
             "sequences": x["sequences"],
             "cut/fraction": _ratio(x["cut_high"] + x["cut_low"], n),
             "cut/high_fraction": _ratio(x["cut_high"], n),
@@ -137,10 +125,6 @@ class Metrics:
             "dual_clip/fraction": _ratio(x.get("dual_clipped", 0.0), n),
             "kl_old/k1": _ratio(x["kl_old_k1"], n),
             "log_ratio/saturated_fraction": _ratio(x.get("saturated", 0.0), n),
-            **{
-                f"log_ratio/p{percent:02d}": _quantile(histogram, percent / 100)
-                for percent in (1, 50, 99)
-            },
         }
 
     def numbers(self) -> dict[str, float]:
@@ -149,23 +133,21 @@ class Metrics:
         Raises ValueError for log-probabilities above 0.001, and under a ratio of whole responses for those whose tokens
         have different advantages.
         """
-        named = {n: whole(x) for n, x in (self.totals | self.maxima).items() if x.dim() == 0}
+        named = {n: whole(x) for n, x in (self.totals | self.maxima).items()}
         values: list[float] = (
             torch.stack([x.to(_wide(x)) for x in named.values()]).tolist() if named else []
         )
         numbers = dict(zip(named, values, strict=True))
-        highest = numbers.get("log_probability", 0.0)
-        if highest > NO_LOGPS:
+        if numbers.get("log_probability", 0.0) > NO_LOGPS:
             raise ValueError(
-                f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is {highest:.4g}. "
-                f"{MISTAKEN}"
+                f"logps, old_logps and ref_logps must be log-probabilities, at most 0; the largest is "
+                f"{numbers['log_probability']:.4g}. {MISTAKEN}"
             )
-        mixed = int(numbers.get("mixed", 0))
-        if mixed:
+        if numbers.get("mixed"):
             raise ValueError(
                 "advantages must be the same for all tokens of a response, which has one ratio under this objective; "
-                f"they vary in {counted(mixed, 'row')}. Are several responses packed into a row? bandpo.losses.unpack "
-                "lays them out"
+                f"they vary in {counted(int(numbers['mixed']), 'row')}. Are several responses packed into a row? "
+                "bandpo.losses.unpack lays them out"
             )
         return numbers
 
@@ -200,16 +182,12 @@ def measure(
     totals["kl_old_k3"] = (expm1(moved) - moved).sum(dtype=_wide(moved))
     maxima = {"log_ratio_max": highest(inside), "minus_log_ratio_max": highest(-inside)}
     if level == "all":
-        totals |= {"sequences": (mask.sum(-1) > 0).sum(), "kl_old_k1": -moved.sum(dtype=_wide(moved))}
-        totals |= {"cut_high": (high & (advantages > 0)).sum(), "cut_low": (low & (advantages < 0)).sum()}
-        place = (
-            torch.round(torch.asinh(whole(log_ratio) / SCALE) / STEP).nan_to_num(0.0).clamp(-HALF, HALF)
-            + HALF
-        )
-        # Padding has a bin of its own, the last.
-        index = torch.where(whole(mask), place.long(), 2 * HALF + 1).flatten()
-        counts = index.new_zeros(2 * HALF + 2).scatter_add(0, index, torch.ones_like(index))
-        totals["histogram"] = counts[: 2 * HALF + 1]
+        totals |= {
+            "sequences": (mask.sum(-1) > 0).sum(),
+            "kl_old_k1": -moved.sum(dtype=_wide(moved)),
+            "cut_high": (high & (advantages > 0)).sum(),
+            "cut_low": (low & (advantages < 0)).sum(),
+        }
     return Metrics(totals, maxima)
 
 
@@ -226,11 +204,9 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def _quantile(histogram: list[float], level: float) -> float:
-    """Return the centre of the bin that holds the quantile."""
-    rank, seen = level * sum(histogram), 0.0
-    for i, n in enumerate(histogram):
-        seen += n
-        if n and seen >= rank:
-            return SCALE * math.sinh((i - HALF) * STEP)
-    return math.nan
+def _reduced(tensors: dict[str, Tensor], op: Any, group: Any) -> dict[str, Tensor]:
+    if not tensors:
+        return {}
+    flat = torch.stack([x.to(_wide(x)) for x in tensors.values()])
+    torch.distributed.all_reduce(flat, op, group=group)
+    return dict(zip(tensors, flat, strict=True))

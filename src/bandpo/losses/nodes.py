@@ -28,14 +28,19 @@ def methods(path: Path = _METHODS) -> tuple[Method, ...]:
     """
     import yaml  # not at the top: importing bandpo loads torch alone
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries: dict[str, dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), loader)
-    out: list[Method] = []
-    for name, entry in entries.items():
-        value = cast(Objective, method_or_objective(entry.pop("objective")))
-        value = dataclasses.replace(value, aggregation=entry.pop("average", None))
-        out.append(Method(name, objective=value, **entry))
-    return tuple(out)
+    text, loader = path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: dict[str, dict[str, Any]] = yaml.load(text, loader)
+    return tuple(
+        Method(
+            name,
+            objective=dataclasses.replace(
+                cast(Objective, method_or_objective(entry.pop("objective"))),
+                aggregation=entry.pop("average", None),
+            ),
+            **entry,
+        )
+        for name, entry in entries.items()
+    )
 
 
 def method(name: str) -> Method:
@@ -57,11 +62,7 @@ def method(name: str) -> Method:
         raise ValueError(f"{name!r} is not a method but a rule, which bandpo.objective({name!r}) takes")
     names = [*(each.name for each in methods()), *kinds()]
     words = _key(name).split("-")
-    meant = None
-    if _find(f"band-{rule}"):
-        meant = f"band:{name}"
-    elif {*words} <= {*names}:
-        meant = words[0]
+    meant = f"band:{name}" if _find(f"band-{rule}") else words[0] if {*words} <= {*names} else None
     # A number, or Python.
     hint = "" if any(map(str.isalpha, str(name))) and "(" not in str(name) else EXAMPLE
     raise ValueError(unknown("method or rule", name, names, meant=meant) + hint)
@@ -109,10 +110,10 @@ def objective(node: Mapping[str, Any] | str | Region | Method | Objective) -> Ob
 def method_or_objective(node: Any) -> Method | Objective:
     """Return the method that stands here, or else the objective. See `objective`."""
     if isinstance(node, str):
-        try:
-            return _of_text(node)
-        except ValueError as error:
-            raise ValueError(str(error) if repr(node) in str(error) else f"{node!r}: {error}") from None
+        node = node_of_text(node)
+    if isinstance(node, str):
+        is_rule = node.partition(":")[0].lower() in kinds() and not _find(node)
+        return Objective(trust_region(node)) if is_rule else method(node)
     if not isinstance(node, Mapping):
         return node if isinstance(node, Method | Objective) else Objective(trust_region(node))
     values = {str(key): value for key, value in cast("Mapping[Any, Any]", node).items()}
@@ -141,15 +142,3 @@ def _field(name: str, value: Any) -> Any:
     if name == "surrogate" and isinstance(value, Mapping):
         return read_node(cast("Mapping[str, Any]", value), SurrogateWeight)
     return value
-
-
-def _of_text(text: str) -> Method | Objective:
-    node = node_of_text(text)
-    if not isinstance(node, str):
-        return method_or_objective(node)
-    named = _find(text)
-    if named is not None:
-        return named
-    if text.partition(":")[0].lower() in kinds():
-        return Objective(trust_region(text))
-    return method(text)  # which says what is near

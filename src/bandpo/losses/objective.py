@@ -12,17 +12,22 @@ from typing import Any, Literal, get_args
 from ..trust_regions.base import (
     Context,
     Region,
-    check_number,
+    check_numbers,
     check_part,
     depends_on_probability,
     node_of,
-    walk,
 )
 from ..trust_regions.rules import Band, Clip
 from .aggregation import Aggregation
 from .kl import KLPenalty
-from .surrogates import Surrogate, as_pair, has_bounds
+from .surrogates import Surrogate, as_pair
 
+_INTERVALS = {
+    "dual_clip": "(1, inf)",
+    "beta": "[0, inf)",
+    "max_log_ratio": "(0, 60]",
+    "positive_weight": "[0, inf)",
+}
 Ratio = Literal["token", "sequence", "sequence-mean", "mean-of-clipped"]
 
 
@@ -82,35 +87,22 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_part(self, "trust_region")
-        if self.dual_clip is not None:
-            check_number(self, "dual_clip", "(1, inf)")
+        check_numbers(self, _INTERVALS)
         positive, negative = as_pair(self.surrogate, self.dual_clip)
         object.__setattr__(self, "surrogate", positive if positive == negative else (positive, negative))
-        for name in ("beta", "positive_weight"):
-            check_number(self, name, "[0, inf)")
-        if self.max_log_ratio is not None:
-            check_number(self, "max_log_ratio", "(0, 60]")
         for name, allowed in (("ratio", Ratio), ("kl_penalty", KLPenalty), ("aggregation", Aggregation)):
             if getattr(self, name) not in (*get_args(allowed), getattr(Objective, name)):
                 raise ValueError(
                     f"{name} of Objective must be one of {list(get_args(allowed))}, got {getattr(self, name)!r}"
                 )
-        single = (
-            [] if self.is_per_token else [x for x in walk(self.trust_region) if x.is_of_single_tokens]
-        )
-        if single:
-            raise ValueError(
-                f"trust_region must hold no {type(single[0]).__name__} for ratio {self.ratio!r}, got "
-                f"{self.trust_region!r}: its bounds differ from token to token; take ratio 'token'"
-            )
         if self.ratio == "sequence-mean" and depends_on_probability(self.trust_region):
             raise ValueError(
                 f"trust_region must be made of Clip for ratio 'sequence-mean', got {self.trust_region!r}: a mean of "
                 "ratios has no probability, and so no divergence ball; take ratio 'sequence' or 'token'"
             )
-        if not (has_bounds(positive) or has_bounds(negative)) and self.trust_region != Clip(
-            1.0, math.inf
-        ):
+        if not any(
+            getattr(kind, "has_bounds", True) for kind in (positive, negative)
+        ) and self.trust_region != Clip(1.0, math.inf):
             raise ValueError(
                 f"trust_region must be Clip(1, inf), no clip, for surrogate = {self.surrogate!r}, got "
                 f"{self.trust_region!r}: it does not read a rule's bounds; 'quadratic' and Decay() are soft, too, and "
@@ -120,10 +112,6 @@ class Objective:
             raise ValueError(
                 f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}"
             )
-        if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
-            raise ValueError(
-                f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off"
-            )
 
     @property
     def is_per_token(self) -> bool:
@@ -132,8 +120,10 @@ class Objective:
 
     def changed(self) -> dict[str, Any]:
         """Return the fields that are not the paper's, by name, without the trust region."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[1:]}
-        return {name: value for name, value in fields.items() if value != getattr(Objective, name)}
+        names = (field.name for field in dataclasses.fields(self)[1:])
+        return {
+            name: getattr(self, name) for name in names if getattr(self, name) != getattr(Objective, name)
+        }
 
     def __repr__(self) -> str:
         return f"Objective({', '.join([repr(self.trust_region), *(f'{k}={v!r}' for k, v in self.changed().items())])})"
@@ -150,6 +140,12 @@ class Objective:
 @dataclass(frozen=True)
 class Method:
     """Name an objective that has a paper's values.
+
+    >>> from bandpo.losses import method
+    >>> method("dppo").formula
+    'sg(r) A log pi, r = pi / pi_rollout; 0 where |pi - pi_rollout| > 0.15 and A drives it further'
+    >>> method("dppo").arguments                                  # besides the objective, in `policy_loss`
+    'old_logps=rollout_logps'
 
     The KL penalty and the advantages are separate choices. Its node is `{type: method, name: gspo}`; for other values
     write the objective, beginning with `bandpo.losses.method("gspo").without_average.to_config()`.
@@ -182,15 +178,10 @@ class Method:
     @property
     def arguments(self) -> str:
         """Return the arguments of `policy_loss` besides the objective, written as Python."""
-        arguments = ["old_logps=rollout_logps"] if self.from_sampler else []
-        own = [
-            name
-            for name in self.objective.trust_region.all_required()
-            if name not in Context.__dataclass_fields__
-        ]
-        if own:
-            arguments.append(f"extra={{{', '.join(f'{name!r}: {name}' for name in own)}}}")
-        return ", ".join(arguments)
+        required = self.objective.trust_region.all_required()
+        own = [f"{name!r}: {name}" for name in required if name not in Context.__dataclass_fields__]
+        arguments = {"old_logps=rollout_logps": self.from_sampler, f"extra={{{', '.join(own)}}}": own}
+        return ", ".join(text for text, is_needed in arguments.items() if is_needed)
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "method", "name": self.name}

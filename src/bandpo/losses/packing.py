@@ -38,14 +38,9 @@ def unpack(sequence_ids: Tensor, response_mask: Tensor, *of_tokens: Tensor) -> t
         raise ValueError(
             f"sequence_ids must be integers, the response of each token, got {sequence_ids.dtype}"
         )
-    shape = tuple(sequence_ids.shape)
-    for name, x in [
-        ("response_mask", response_mask),
-        *((f"tensor {i}", x) for i, x in enumerate(of_tokens)),
-    ]:
-        if tuple(x.shape) != shape or len(shape) not in (1, 2):
-            both = f"{tuple(x.shape)} and {shape}"
-            raise ValueError(f"{name} and sequence_ids must have one shape, (B, T) or (T,), got {both}")
+    shapes = [tuple(x.shape) for x in (sequence_ids, response_mask, *of_tokens)]
+    if len({*shapes}) > 1 or sequence_ids.dim() not in (1, 2):
+        raise ValueError(f"all tensors must have one shape, (B, T) or (T,), got {shapes}")
     mask, ids = (torch.atleast_2d(x) for x in (as_mask(response_mask), sequence_ids))
     rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
     responses, lengths = torch.stack([rows, ids], -1)[mask].unique_consecutive(dim=0, return_counts=True)

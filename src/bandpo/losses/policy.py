@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..bounds import Bounds
 from ..errors import counted
-from ..numerics import LOWEST, output_dtype, warn_of_half, without_looking
+from ..numerics import LOWEST, check_tensor, output_dtype, warn_of_half, without_looking
 from ..trust_regions.base import Context, Region
 from .aggregation import AVERAGE, aggregate, as_mask
 from .kl import kl_penalty
@@ -27,7 +27,7 @@ from .nodes import objective as objective_of
 from .objective import Method, Objective
 from .surrogates import MAX_LOG_RATIO, as_pair, clip_by_sign, surrogate_of
 
-_LOGPS = ("logps", "old_logps", "ref_logps")
+_LOGPS, _OPTIONAL = ("logps", "old_logps", "ref_logps"), ("ref_logps", "rollout_is_weights")
 # Where log-ratios are added up, each is clamped to this first: sums stay finite.
 _FAR = 1e30
 
@@ -74,7 +74,7 @@ def policy_loss(
         rollout_is_weights: pi_old over the sampler's policy, (B, T), kept in bounds; multiplied to the surrogate after
             clipping, neither to the KL term nor to the denominator.
         normalizer: the denominator over all micro-batches and ranks; see `aggregate`.
-        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 25, see
+        metrics: "main": the eight numbers that trainers log by default, and their parts; "all": some 20, see
             `Metrics.compute`; None: none, and `compute` only checks.
         extra: what rules of yours need, by name: numbers, or tensors (B, T), (B, 1) or (B,). Of "entropies", those of
             the policy at each token, (B, T), the mean is measured.
@@ -94,20 +94,25 @@ def policy_loss(
     objective = objective_of(objective)
     if metrics not in ("main", "all", None):
         raise ValueError(f"metrics must be 'main', 'all' or None, got {metrics!r}")
-    tensors = {
+    inputs = {
         "logps": logps,
         "old_logps": old_logps,
         "advantages": advantages,
         "response_mask": response_mask,
+        "ref_logps": ref_logps,
+        "rollout_is_weights": rollout_is_weights,
     }
-    optional = {"ref_logps": ref_logps, "rollout_is_weights": rollout_is_weights}
-    tensors |= {name: x for name, x in optional.items() if x is not None}
-    tensors = {name: _checked_tensor(name, x, logps) for name, x in tensors.items()}
+    tensors = {
+        name: _checked(name, x, logps, 3 if name == "advantages" else 1)
+        for name, x in inputs.items()
+        if x is not None or name not in _OPTIONAL
+    }
     extra = _checked_extra({} if extra is None else extra, logps)
     # Not one comparison of two bools: a compiler has beta as a symbol.
     if objective.beta > 0 if ref_logps is None else objective.beta == 0:
         raise ValueError(
-            f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = {_shape(ref_logps)}"
+            f"beta > 0 and ref_logps go together, got beta = {objective.beta!r} and ref_logps = "
+            f"{None if ref_logps is None else tuple(ref_logps.shape)}"
         )
     if old_logps.requires_grad and not logps.requires_grad:
         raise ValueError("logps has no gradient and old_logps has one; are the two swapped?")
@@ -131,7 +136,6 @@ class _Batch(NamedTuple):
     advantages: Tensor
     weights: Tensor  # advantages times what else the ratio is multiplied by
     mask: Tensor
-    padding: Tensor
     extra: Mapping[str, Any]
 
 
@@ -185,33 +189,38 @@ def _objective(batch: _Batch, objective: Objective) -> _Terms:
 def _measured(batch: _Batch, terms: _Terms, objective: Objective, level: MetricSet | None) -> Metrics:
     """Count the effect of the bounds, and the inputs of the checks."""
     new, old, advantages, mask = batch.new, batch.old, batch.advantages, batch.mask
-    metrics = Metrics({}, {})
     limit = objective.max_log_ratio or MAX_LOG_RATIO
-    if level is not None:
-        token_log_ratio = None
-        if not objective.is_per_token:  # the KL to the old policy is that of tokens, whatever the ratio
-            token_log_ratio = (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
-        metrics = measure(
-            terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=token_log_ratio
-        )
-        for name, x in (("entropy", batch.extra.get("entropies")), ("kl_ref", terms.penalty)):
-            if x is not None:
-                metrics.totals[name] = x.to(old.dtype).masked_fill(batch.padding, 0.0).sum()
+    # The KL to the old policy is that of tokens, whatever the ratio.
+    of_tokens = (
+        None
+        if objective.is_per_token
+        else (new.clamp(min=LOWEST) - old.clamp(min=LOWEST)).clamp(-limit, limit)
+    )
+    metrics = (
+        Metrics({}, {})
+        if level is None
+        else measure(terms.limited, terms.bounds, old, advantages, mask, level, token_log_ratio=of_tokens)
+    )
+    means = {"entropy": batch.extra.get("entropies"), "kl_ref": terms.penalty} if level else {}
+    metrics.totals.update(
+        {name: x.to(old.dtype).where(mask, 0.0).sum() for name, x in means.items() if x is not None}
+    )
     likeliest = torch.maximum(new, old)
-    if batch.reference is not None:
-        likeliest = likeliest.maximum(batch.reference)
-    metrics.maxima["log_probability"] = highest(likeliest)
+    metrics.maxima["log_probability"] = highest(
+        likeliest if batch.reference is None else likeliest.maximum(batch.reference)
+    )
     if objective.ratio != "token" and advantages.shape[1] > 1:
-        top, bottom = (
-            x.masked_fill(batch.padding, -torch.inf).amax(-1) for x in (advantages, -advantages)
-        )
+        top, bottom = (x.where(mask, -torch.inf).amax(-1) for x in (advantages, -advantages))
         metrics.totals["mixed"] = (top > -bottom).sum()
     if level == "all":
-        metrics.totals["not_finite"] = (~terms.values.isfinite() & mask).sum()
-        metrics.totals["saturated"] = ((terms.log_ratio.abs() > limit) & mask).sum()
-        if objective.dual_clip is not None:
-            held = (terms.log_ratio > math.log(objective.dual_clip)) & (advantages < 0)
-            metrics.totals["dual_clipped"] = (held & mask).sum()
+        log_ratio, most = terms.log_ratio, math.log(objective.dual_clip or math.inf)
+        metrics.totals.update(
+            {
+                "not_finite": (~terms.values.isfinite() & mask).sum(),
+                "saturated": ((log_ratio.abs() > limit) & mask).sum(),
+                "dual_clipped": ((log_ratio > most) & (advantages < 0) & mask).sum(),
+            }
+        )
     return metrics
 
 
@@ -221,18 +230,17 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
     padding = ~mask
     dtype = output_dtype(tensors["logps"])
     filled = {
-        name: x.to(dtype).masked_fill(padding, -1.0) for name, x in tensors.items() if name in _LOGPS
+        name: x.to(dtype).masked_fill(padding, -1.0 if name in _LOGPS else 0.0)
+        if x.shape == mask.shape
+        else x.to(dtype)
+        for name, x in tensors.items()
+        if name != "response_mask"
     }
-    advantages = tensors["advantages"].to(dtype)
-    if advantages.shape == mask.shape:
-        advantages = advantages.masked_fill(padding, 0.0)
-    weights = advantages
-    if "rollout_is_weights" in tensors:
-        weights = weights * tensors["rollout_is_weights"].to(dtype)
+    weights = advantages = filled["advantages"]
+    if "rollout_is_weights" in filled:  # whose 0 in padding may meet a NaN of the whole response
+        weights = (advantages * filled["rollout_is_weights"]).masked_fill(padding, 0.0)
     if positive_weight != 1:
         weights = torch.where(advantages > 0, positive_weight * weights, weights)
-    if weights.shape == mask.shape:
-        weights = weights.masked_fill(padding, 0.0)
     return _Batch(
         new=filled["logps"],
         old=filled["old_logps"],
@@ -240,85 +248,70 @@ def _clean(tensors: dict[str, Tensor], extra: Mapping[str, Any], positive_weight
         advantages=advantages,
         weights=weights,
         mask=mask,
-        padding=padding,
         extra=extra,
     )
 
 
 def _check_finite(batch: _Batch) -> None:
     """Refuse numbers that make the loss NaN or infinite. Metrics "all" count them instead."""
+    looked_at = {"logps": batch.new, "old_logps": batch.old, "ref_logps": batch.reference}
+    looked_at |= {"advantages": batch.advantages, "rollout_is_weights": batch.weights}
     bad = {
-        "advantages": ~batch.advantages.isfinite(),
-        "rollout_is_weights": ~batch.weights.isfinite(),
-        "logps": batch.new.isnan(),
-        "old_logps": batch.old.isnan(),
+        name: (x.isnan() if name in _LOGPS else ~x.isfinite()) & batch.mask
+        for name, x in looked_at.items()
+        if x is not None
     }
-    if batch.reference is not None:
-        bad["ref_logps"] = batch.reference.isnan()
-    sums = torch.stack([batch.mask.sum(), *((x & batch.mask).sum() for x in bad.values())])
+    sums = torch.stack([batch.mask.sum(), *(x.sum() for x in bad.values())])
     tokens, *counts = cast("list[int]", sums.tolist())  # pyright: ignore[reportUnknownMemberType]
     for name, count in zip(bad, counts, strict=True):
         if count:
             allowed, what = ("numbers", "NaN") if name in _LOGPS else ("finite", "NaN or infinite")
-            of = counted(tokens, "response token")
-            raise ValueError(f"{name} must be {allowed}, got {what} at {count:,} of {of}")
+            raise ValueError(
+                f"{name} must be {allowed}, got {what} at {count:,} of {counted(tokens, 'response token')}"
+            )
 
 
-def _checked_tensor(name: str, x: Any, logps: Tensor) -> Tensor:
-    """Check one input. Return it detached, unless it is `logps`, and (B,) as (B, 1)."""
-    if not isinstance(x, Tensor):
-        cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
-    checked = _of_batch(name, x, logps, of_tokens=name != "advantages", detach=name != "logps")
-    if name != "response_mask" and not x.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {x.dtype}")
-    if x.device != logps.device:
-        raise ValueError(f"{name} must be on device {logps.device} like logps, got {x.device}")
-    return checked
+def _checked(name: str, x: Any, logps: Tensor, shapes: int) -> Tensor:
+    """Check one input. Return it detached, unless it is `logps`, and (B,) as (B, 1).
 
-
-def _checked_extra(extra: Any, logps: Tensor) -> dict[str, Any]:
-    """Check what is for rules alone, and return it detached."""
-    named = cast("Mapping[str, Any]", extra)
-    if not isinstance(extra, Mapping) or any(name in Context.__dataclass_fields__ for name in named):
-        raise TypeError(
-            f"extra must map names that Context does not have to values, got {reprlib.repr(named)}"
-        )
-    checked: dict[str, Any] = {}
-    for name, x in named.items():
-        if name == "entropies":  # whose mean is measured
-            checked[name] = _checked_tensor(name, x, logps)
-        elif isinstance(x, Tensor) and x.dim():
-            checked[name] = _of_batch(f"extra[{name!r}]", x, logps)
-        else:
-            checked[name] = x.detach() if isinstance(x, Tensor) else x
-    return checked
-
-
-def _of_batch(
-    name: str, x: Tensor, logps: Tensor, *, of_tokens: bool = False, detach: bool = True
-) -> Tensor:
-    """Return a tensor of a batch detached, and (B,) as (B, 1)."""
+    `shapes` says how many of (B, T), (B, 1), (B,) and () it may have; what may have all is for rules alone.
+    """
+    check_tensor(name, x)
     if x.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {x.layout}")
     if logps.dim() != 2:
-        packed = "; bandpo.losses.unpack lays out a packed row" if logps.dim() == 1 else ""
-        raise ValueError(f"logps must be (B, T), got {_shape(logps)}{packed}")
+        raise ValueError(
+            f"logps must be (B, T), got {tuple(logps.shape)}; bandpo.losses.unpack lays out packed rows"
+        )
     rows, columns = logps.shape
-    if of_tokens and x.shape != logps.shape:
-        raise ValueError(f"{name} must be {(rows, columns)} like logps, got {_shape(x)}")
-    if x.shape not in ((rows, columns), (rows, 1), (rows,)):
-        raise ValueError(f"{name} must be {(rows, columns)}, {(rows, 1)} or {(rows,)}, got {_shape(x)}")
-    if detach and x.requires_grad:
-        x = x.detach()
+    allowed = [(rows, columns), (rows, 1), (rows,), ()][:shapes]
+    if x.shape not in allowed:
+        wanted = " or ".join(map(str, allowed))
+        raise ValueError(f"{name} must be {wanted} like logps, got {tuple(x.shape)}")
+    if shapes < 4 and name != "response_mask" and not x.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {x.dtype}")
+    if x.dim() and x.device != logps.device:
+        raise ValueError(f"{name} must be on device {logps.device} like logps, got {x.device}")
+    x = x.detach() if x.requires_grad and name != "logps" else x
     return x[:, None] if x.dim() == 1 else x
+
+
+def _checked_extra(extra: Mapping[str, Any], logps: Tensor) -> dict[str, Any]:
+    """Check what is for rules alone, and the entropies, whose mean is measured."""
+    if not isinstance(extra, Mapping) or any(name in Context.__dataclass_fields__ for name in extra):
+        raise TypeError(
+            f"extra must map names that Context does not have to values, got {reprlib.repr(extra)}"
+        )
+    checked = {
+        name: _checked(f"extra[{name!r}]", x, logps, 4) if isinstance(x, Tensor) else x
+        for name, x in extra.items()
+    }
+    if "entropies" in extra:
+        checked["entropies"] = _checked("entropies", extra["entropies"], logps, 1)
+    return checked
 
 
 def _over_responses(x: Tensor, mask: Tensor, *, mean: bool) -> Tensor:
     """Return the sum (or the mean) over the tokens of each response, at each of them."""
     total = torch.where(mask, x, 0.0).sum(-1, keepdim=True)
     return (total / mask.sum(-1, keepdim=True).clamp(min=1) if mean else total).expand_as(x)
-
-
-def _shape(x: Any) -> tuple[int, ...] | None:
-    return tuple(x.shape) if isinstance(x, Tensor) else None

@@ -61,6 +61,11 @@ class SurrogateWeight(Node, ABC, family="surrogate"):
 class Preserve(SurrogateWeight):
     """Keep a share of the bound's gradient (CE-GPPO, arXiv 2509.20712). It is `low` below and `high` above.
 
+    >>> import torch, bandpo
+    >>> bounds, log_ratio = bandpo.Clip(0.2, 0.2).bounds(torch.tensor([[-1.0]])), torch.tensor([[1.5]]).log()
+    >>> bandpo.losses.surrogate(log_ratio, torch.ones(1, 1), bounds, surrogate=Preserve(0.5, 0.75))   # 0.75 of 1.2
+    tensor([[0.9000]])
+
     The paper's are `Preserve(0.5, 1.0)` and `Preserve(0.75, 1.0)`; `Preserve(0, 0)` has the gradient of clip.
     """
 
@@ -78,6 +83,11 @@ class Preserve(SurrogateWeight):
 @dataclass(frozen=True)
 class Decay(SurrogateWeight):
     """Weigh a token outside by a power of its distance (DGPO, arXiv 2603.14389).
+
+    >>> import torch, bandpo
+    >>> bounds, log_ratio = bandpo.Clip(0.2, 0.2).bounds(torch.tensor([[-1.0]])), torch.tensor([[1.5]]).log()
+    >>> bandpo.losses.surrogate(log_ratio, torch.ones(1, 1), bounds, surrogate=Decay(1, 2))    # (1.2 / 1.5)^2 1.5
+    tensor([[0.9600]])
 
     The weight is 1 at the bound, so the gradient has no jump. The paper's n = 1 and m = 2 are `Decay(1, 0.5)`.
     """
@@ -117,9 +127,8 @@ class Sapo(SurrogateWeight):
 
     def weight(self, log_ratio: Tensor, edge: Tensor, positive: Tensor) -> Tensor:
         # Tensors, else a compiler would make a new graph for each new number.
-        tau_positive = log_ratio.new_full((), self.tau_positive)
-        tau_negative = log_ratio.new_full((), self.tau_negative)
-        tau = torch.where(positive, tau_positive, tau_negative)
+        one, other = (log_ratio.new_full((), tau) for tau in (self.tau_positive, self.tau_negative))
+        tau = torch.where(positive, one, other)
         return 4 / tau * torch.sigmoid(tau * _ratio_minus_1(log_ratio.clamp(max=_HIGHEST)))
 
 
@@ -157,14 +166,6 @@ class Vespo(SurrogateWeight):
 
 Name = Literal["clip", "mask", "mask_two_sided", "weight", "quadratic"]
 Surrogate = Name | SurrogateWeight
-# The gradients in log pi of those without numbers, in words, for `explain`.
-GRADIENTS: dict[str, tuple[str, ...]] = {
-    "clip": ("r A, none above r_high (value r_high A)", "r A, none below r_low (value r_low A)"),
-    "mask": ("r A, none above r_high (value 0)", "r A, none below r_low (value 0)"),
-    "mask_two_sided": ("r A, none outside the interval (value 0)",) * 2,
-    "weight": ("clip(r, r_low, r_high) A",) * 2,
-    "quadratic": ("r A - |A| r (r - 1) / e, e the distance from 1 to the bound on the side of r",) * 2,
-}
 # Where r is held on both sides already, a dual clip would be a second rule for the same thing.
 _HOLDS_BOTH_SIDES = ("mask_two_sided", "weight", "quadratic")
 # In the value of "weight" log pi counts as at least this: a probability of 0 has a finite value.
@@ -208,9 +209,14 @@ def surrogate(
     """
     log_ratio = log_ratio.to(output_dtype(log_ratio)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     advantages = advantages.detach()
-    by_advantage_sign = as_pair(surrogate, dual_clip)
     return surrogate_of(
-        log_ratio, advantages >= 0, advantages, bounds, by_advantage_sign, dual_clip, log_ratio
+        log_ratio,
+        advantages >= 0,
+        advantages,
+        bounds,
+        as_pair(surrogate, dual_clip),
+        dual_clip,
+        log_ratio,
     )
 
 
@@ -266,9 +272,11 @@ def _one_surrogate(
     outside = torch.where(positive, ~(log_ratio <= edge), ~(log_ratio >= edge))
     # 0, or NaN where the bound is.
     weight = edge - edge if kind == "mask" else kind.weight(log_ratio, edge, positive)
-    limited = log_ratio
-    if dual_clip is not None:
-        limited = torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))
+    limited = (
+        log_ratio
+        if dual_clip is None
+        else torch.where(positive, log_ratio, log_ratio.clamp(max=math.log(dual_clip)))
+    )
     return torch.where(outside, weight.detach(), 1.0) * limited.exp() * weights
 
 
@@ -288,11 +296,6 @@ def _ratio_minus_1(log_ratio: Tensor) -> Tensor:
     return torch.where(log_ratio < -0.5, log_ratio.exp() - 1, expm1(log_ratio))
 
 
-def has_bounds(kind: Surrogate) -> bool:
-    """Check that a surrogate has the rule's bounds."""
-    return not isinstance(kind, SurrogateWeight) or kind.has_bounds
-
-
 def as_pair(value: Any, dual_clip: Any) -> tuple[Surrogate, Surrogate]:
     """Return the surrogate for A >= 0 and that for A < 0.
 
@@ -305,11 +308,11 @@ def as_pair(value: Any, dual_clip: Any) -> tuple[Surrogate, Surrogate]:
             f"surrogate must be one of {list(names)}, Preserve(low, high) ({{type: preserve, low: ..., high: ...}} in "
             f"YAML), Decay(), Sapo(), Vespo(), or a pair of them for A >= 0 and A < 0, got {value!r}"
         )
-    if dual_clip is not None:
-        if not (is_number(dual_clip) and dual_clip > 1):
-            raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
-        if pair[1] in _HOLDS_BOTH_SIDES or not has_bounds(pair[1]):
-            raise ValueError(
-                f"dual_clip must be None for surrogate = {value!r}, which bounds r where A < 0, got {dual_clip!r}"
-            )
+    if dual_clip is not None and not (is_number(dual_clip) and dual_clip > 1):
+        raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
+    holds_both = pair[1] in _HOLDS_BOTH_SIDES or not getattr(pair[1], "has_bounds", True)
+    if dual_clip is not None and holds_both:
+        raise ValueError(
+            f"dual_clip must be None for surrogate = {value!r}, which bounds r where A < 0, got {dual_clip!r}"
+        )
     return pair[0], pair[1]

@@ -48,7 +48,7 @@ def token_logps(
     if tokens.shape != hidden.shape[:-1] or (
         weight is not None and weight.shape[1:] != hidden.shape[-1:]
     ):
-        shapes = tuple(hidden.shape), None if weight is None else tuple(weight.shape), tuple(tokens.shape)
+        shapes = [None if x is None else tuple(x.shape) for x in (hidden, weight, tokens)]
         raise ValueError(
             f"hidden (..., H), weight (V, H) or None and tokens (...) must fit together, got {shapes}"
         )
@@ -56,13 +56,15 @@ def token_logps(
         raise ValueError(f"temperature and chunk must be positive, got {temperature!r} and {chunk!r}")
 
     if weight is not None and not entropies and _torch_has_it(hidden, weight):
-        rows, chosen = hidden.reshape(-1, hidden.shape[-1]), tokens.flatten().long()
-        rows = rows if temperature == 1 else rows / temperature
-        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, chunking_method=None)
-        # Its default leaves out tokens of -100; here these are an error.
-        ignored = torch.iinfo(torch.int64).min
+        rows = hidden.reshape(-1, hidden.shape[-1])
         loss = functional.linear_cross_entropy(
-            rows, weight, chosen, reduction="none", ignore_index=ignored, options=options
+            rows if temperature == 1 else rows / temperature,
+            weight,
+            tokens.flatten().long(),
+            reduction="none",
+            # The default leaves out tokens of -100; here these are an error.
+            ignore_index=torch.iinfo(torch.int64).min,
+            options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, chunking_method=None),
         )
         return -loss.view(tokens.shape)
 

@@ -41,6 +41,10 @@ class Pair(Region, ABC):
 class Union(Pair):
     """Take the wider of two rules on each side. A token may go where either lets it.
 
+    >>> import torch, bandpo
+    >>> bandpo.Union(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.2)).bounds(torch.tensor([0.1, 0.8]).log()).log_high.exp()
+    tensor([2.0000, 1.2000])
+
     `Union(Band("kl", delta), Clip(eps, eps))` is TRGPPO's rule (arXiv 1901.10314).
     """
 
@@ -102,6 +106,11 @@ class Choice(Region, ABC):
 class ByProbability(Choice):
     """Take one rule for rare tokens, p <= threshold, and another for likely ones.
 
+    >>> import torch, bandpo
+    >>> rule = bandpo.ByProbability(0.2, bandpo.Clip(0.2, 1.0), bandpo.Clip(0.2, 0.2))
+    >>> rule.bounds(torch.tensor([0.1, 0.8]).log()).log_high.exp()
+    tensor([2.0000, 1.2000])
+
     The bounds jump at the threshold. `ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2))` is the band where the paper
     counts the tail, and GRPO's clip elsewhere.
     """
@@ -120,6 +129,10 @@ class ByProbability(Choice):
 @dataclass(frozen=True)
 class Capped(Region):
     """Cut another rule's upper ratio bound at `max_ratio` > 1.
+
+    >>> import torch, bandpo
+    >>> bandpo.Capped(bandpo.Band("tv", 0.1), 10).bounds(torch.tensor([0.001, 0.1]).log()).log_high.exp()
+    tensor([10.,  2.])
 
     The public BandPO scripts cap at 10, the paper does not: at KL radius 0.05 the cap binds for p < 0.0071, the tail
     that the paper is about.
@@ -140,6 +153,11 @@ class Capped(Region):
 @dataclass(frozen=True)
 class BySign(Choice):
     """Take one rule where A >= 0 and another where A < 0. Needs the advantages.
+
+    >>> import torch, bandpo
+    >>> rule, seen = bandpo.BySign(bandpo.Clip(0.2, 1.0), bandpo.Clip(0.2, 0.2)), torch.tensor([[1.0, -1.0]])
+    >>> rule.bounds(torch.tensor([[-1.0, -1.0]]), bandpo.Context(advantages=seen)).log_high.exp()
+    tensor([[2.0000, 1.2000]])
 
     With the minimum of PPO one side of each binds: the upper one of `positive`, the lower one of `negative`. As weights
     both do: TOPR (arXiv 2503.14286) is `BySign(Clip(0, 0), Clip(1, 0))` with `surrogate="weight"`.

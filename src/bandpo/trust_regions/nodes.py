@@ -51,7 +51,7 @@ def trust_region(node: Mapping[str, Any] | Region | str) -> Region:
 def usage(kind: str) -> str:
     """Write a rule of that kind with its fields. It is a short word, or a node if the rule holds rules."""
     fields = _fields_of_words(kind)
-    if any(holds_rule(field) for field in fields):
+    if any(map(holds_rule, fields)):
         values = [f"{field.name}: {'{type: band}' if holds_rule(field) else '...'}" for field in fields]
         return f"{{{', '.join([f'type: {kind}', *values])}}}"
     return ":".join([kind, *(field.name for field in fields)])
@@ -67,23 +67,18 @@ def _node_of_word(word: str) -> dict[str, Any]:
     """Return the node of a short word, such as "band:kl:0.05"."""
     kind, *values = word.split(":")
     kind = _known_kind(kind, Region)
-    fields = _fields_of_words(kind)
-    if values and any(holds_rule(field) for field in fields):
-        raise ValueError(f"{word!r} holds another rule, so it must be a node, such as {usage(kind)}")
-    if len(values) > len(fields):
+    names = [field.name for field in _fields_of_words(kind)]
+    if len(values) > len(names):
         raise ValueError(f"{word!r} has more than the fields of {usage(kind)}")
-    return {"type": kind} | {field.name: value for field, value in zip(fields, values, strict=False)}
+    return {"type": kind} | dict(zip(names, values, strict=False))
 
 
 def _known_kind(kind: object, family: type[Node]) -> str:
     """Return the kind as it is registered, whatever its capitals."""
-    for spelling in (str(kind), str(kind).lower()):
-        if spelling in family.kinds:
-            return spelling
-    names = sorted(family.kinds)
-    raise ValueError(
-        unknown(f"{family.family} type", kind, names, most=8 if family is Region else len(names))
-    )
+    spellings = [each for each in (str(kind), str(kind).lower()) if each in family.kinds]
+    if not spellings:
+        raise ValueError(unknown(f"{family.family} type", kind, sorted(family.kinds)))
+    return spellings[0]
 
 
 def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
@@ -91,13 +86,11 @@ def read_node(node: Mapping[str, Any], family: type[Node]) -> Any:
     values = {str(key): value for key, value in node.items()}
     kind = values.pop("type", None)
     if kind is None:
-        example = "band, delta: 0.05" if family is Region else min(family.kinds)
-        raise ValueError(f"the type of a {family.family} is missing, as in {{type: {example}}}")
-    if isinstance(kind, str) and re.fullmatch(OWN, kind):
-        cls = _own(kind, family)
-    else:
-        kind = _known_kind(kind, family)
-        cls = family.kinds[kind]
+        raise ValueError(
+            f"the type of a {family.family} is missing, as in {{type: {next(iter(family.kinds))}}}"
+        )
+    is_own = isinstance(kind, str) and re.fullmatch(OWN, kind)
+    cls = _own(kind, family) if is_own else family.kinds[_known_kind(kind, family)]
     # A rule of your own may have other nodes in it than rules, which its `read_field` reads.
     return made_of(cls, values, f"{family.family} {kind!r}", getattr(cls, "read_field", read_field))
 
@@ -116,7 +109,7 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
     name, _, of_class = kind.partition(":")
     what = f"{base.family} type {kind!r}"
     try:
-        module = importlib.import_module(name)
+        cls = getattr(importlib.import_module(name), of_class, None)
     except Exception as error:  # whatever the module does when it is imported
         # Only `bandpo train` looks there by itself: the working directory may be a stranger's folder.
         hint = "; PYTHONPATH=. before the command lets Python look in the working directory, too"
@@ -124,17 +117,8 @@ def _own(kind: str, base: type[Node]) -> type[Node]:
         raise ValueError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
-    classes = {
-        key: each
-        for key, each in vars(module).items()
-        if isinstance(each, type) and issubclass(each, base)
-    }
-    cls = classes.get(of_class)
-    if cls is None or not dataclasses.is_dataclass(cls):
-        wanted = f"{base.__name__} {of_class!r}, a frozen dataclass"
-        raise ValueError(
-            f"{what}: {name!r} has no {wanted}{nearest(of_class, list(classes)) if cls is None else ''}"
-        )
+    if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
+        raise ValueError(f"{what}: {name!r} has no {base.__name__} {of_class!r}, a frozen dataclass")
     return cls
 
 
@@ -148,10 +132,11 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
     for key in values:
         if key not in names:
             raise ValueError(f"unknown key {key!r} in {what}{nearest(key, names)}; it has {names}")
-    without_default = [
-        field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING
+    missing = [
+        field.name
+        for field in fields
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values
     ]
-    missing = [name for name in without_default if name not in values]
     if missing:
         raise ValueError(f"{what} lacks {', '.join(missing)}; it has {names}")
     return cls(**{key: read(key, value) for key, value in values.items()})
@@ -170,8 +155,6 @@ def node_of_text(text: str) -> Mapping[str, Any] | str:
         node = parse_yaml(text, "the node")
     except UserError:
         node = None
-    except ModuleNotFoundError:
-        raise ValueError("a YAML node needs PyYAML (pip install pyyaml); band:kl:0.05 does not") from None
     if not isinstance(node, dict) and re.search("[{:]", text):
         raise ValueError(
             "a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}"

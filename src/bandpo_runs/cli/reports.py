@@ -45,7 +45,7 @@ def explain(
     ] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
-    from bandpo.doctor import MORE, ONCE, OUTSIDE
+    from bandpo.clipping import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
     from bandpo.integrations import trainers_that_run
 
@@ -102,7 +102,7 @@ def methods(
     if name is not None:
         return explain(name)
     from bandpo.losses.nodes import methods as every_method
-    from bandpo.losses.notation import describe_interval
+    from bandpo.notation import describe_interval
     from bandpo.trust_regions.nodes import kinds, usage
 
     widths, columns = (max(len(each.name) for each in every_method()), 10, 23), min(width(), 80)

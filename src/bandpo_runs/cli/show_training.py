@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bandpo.errors import UserError, counted
 from bandpo.integrations import say_average
-from bandpo.losses.notation import describe
+from bandpo.notation import describe
 from bandpo.rewards.functions import look_in_working_directory, text_of
 
 from ..config.recipe import RunConfig, build, merge, read_settings
@@ -228,7 +228,7 @@ def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -
 # ---------------------------------------------------------------------------------------------------------- the outcome
 def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     """Show what a run's folder holds, and the next commands."""
-    from ..training.doctor import clip_finding
+    from ..training.doctor import clip_findings
     from ..training.models import FOUR_BIT, SMOLLM2, UNPACKED, locate
     from ..training.on_trl import HELD_OUT  # slow: it brings TRL
 
@@ -240,7 +240,7 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
         console.print(FOUR_BIT, soft_wrap=True)
     log = folder / "metrics.jsonl"
     if log.exists():  # of a run that was finished before, it may be gone
-        console.print(f"{clip_finding(log, read(log)).what.partition(': ')[2]}.", soft_wrap=True)
+        console.print(f"{next(clip_findings(log, read(log))).what.partition(': ')[2]}.", soft_wrap=True)
     try:
         from ..reports.page import write_report
 

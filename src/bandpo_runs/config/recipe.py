@@ -15,8 +15,8 @@ import yaml
 from bandpo.errors import UserError, nearest
 from bandpo.files import parse_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
-from bandpo.losses.notation import label_of_objective, short_node
 from bandpo.losses.objective import Method, Objective
+from bandpo.notation import label_of_objective, short_node
 
 from ..files.reading import read_yaml
 from ..toy import SCENES

@@ -7,7 +7,7 @@ Intervals answer three questions:
   cluster.
 - `training_runs`: another run of the same training. Runs vary; it takes several of them.
 
-docs/evaluate.md has the formulas, research/pages/evaluation_measured.md the coverage of each interval.
+research/pages/evaluation_measured.md has the formulas, and the coverage of each interval.
 """
 
 import math

@@ -17,11 +17,11 @@ import numpy as np
 from bandpo.clipping import clip_in_words
 from bandpo.doctor import Finding, not_loaded, own_type
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
-from bandpo.doctor.installed import installation, plug_in, version_of
+from bandpo.doctor.installed import installation, plug_in
 from bandpo.doctor.on_trl import JUDGED, is_of_trl, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
-from bandpo.integrations import verl_in_float32
+from bandpo.integrations import VERL_IN_FLOAT32
 from bandpo.losses.nodes import method
 from bandpo.losses.objective import Objective
 from bandpo.losses.surrogates import SurrogateWeight
@@ -43,6 +43,7 @@ from ..files.logs import (
 )
 from ..files.reading import content_of, read_yaml
 from ..statistics.curves import Curves, by_step
+from .nearest import nearest
 from .shell import SUFFIXES, not_beside, of_shell, script_text
 
 _CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
@@ -381,7 +382,7 @@ def _logged(path: Path) -> Iterator[Finding]:
         yield Finding(
             "problem",
             "log-probabilities reached the loss in half precision: ratios are wrong by percents",
-            verl_in_float32(version_of("verl") or ""),
+            VERL_IN_FLOAT32,
         )
     if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
@@ -396,11 +397,14 @@ def _logged(path: Path) -> Iterator[Finding]:
     unscored = unscored_in(rows)
     if unscored:
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
-    yield clip_finding(path, log)
+    yield from clip_findings(path, log)
 
 
-def clip_finding(path: Path, log: Followed) -> Finding:
-    """Say what share of the tokens the rule clips, and what that means. If none, say whether it could clip any."""
+def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
+    """Say what share of the tokens the rule clips, what that means, and what it moved in other runs.
+
+    If it clips none, say whether it could clip any.
+    """
     run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))
     cut = not np.isfinite(outside).any()  # only those that lose their gradient are counted
@@ -409,7 +413,8 @@ def clip_finding(path: Path, log: Followed) -> Finding:
     percents = 100 * abs(shares[there])
     if not len(percents):
         what = f"no clip rate is in {path}, under a name of bandpo or of a trainer, so nothing can be said of the clip"
-        return Finding("note", what, "docs/run.md has the names, and what logs them")
+        yield Finding("note", what, "docs/run.md has the names, and what logs them")
+        return
     names = {name for row in log.rows for name in row}
     of = "cut/fraction" if cut else "clip/fraction"
     name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in names and ours == of), of)
@@ -423,4 +428,6 @@ def clip_finding(path: Path, log: Followed) -> Finding:
     level, what, cure = clip_in_words(
         float(mean), seen, max(ratios, default=None), cut=cut, decimals=log.decimals
     )
-    return Finding(level, f"{name}: {what}", cure)
+    yield Finding(level, f"{name}: {what}", cure)
+    if mean:
+        yield nearest(float(mean))

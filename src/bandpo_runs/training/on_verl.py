@@ -26,7 +26,7 @@ import yaml
 from bandpo.doctor import own_type
 from bandpo.errors import UserError, nearest
 from bandpo.integrations import objective_for, say_average
-from bandpo.losses.notation import short_node
+from bandpo.notation import short_node
 from bandpo.numerics import listed
 
 from ..config.recipe import leaves, merge, put, read_recipe, setting

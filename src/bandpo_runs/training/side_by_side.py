@@ -18,7 +18,7 @@ from typing import Any
 from bandpo.errors import UserError
 from bandpo.integrations import objective_for
 from bandpo.losses.nodes import methods
-from bandpo.losses.notation import label_of_objective, short_node
+from bandpo.notation import label_of_objective, short_node
 from bandpo_runs.toy import SCENES, WarmStart, warm_start
 
 from ..config.recipe import RunConfig, build, merge

@@ -1,0 +1,208 @@
+"""The figure of docs/report/index.md: what a rule moves, by the share of tokens that it clips.
+
+Its points are the worlds of research/grids, SmolLM2's runs, and the public runs of docs/report/runs.csv. Anyone may add
+a row to these. `bandpo doctor LOG` names the nearest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.style
+import numpy as np
+from matplotlib.figure import Figure
+
+from bandpo_runs.reports.charts import LIGHT
+from research.csv_rows import read_rows
+from research.grid import difference
+
+from .rows import ROOT
+
+GRIDS = ROOT / "research" / "grids"
+RUNS = ROOT / "docs" / "report" / "runs.csv"
+SMOLLM2 = ROOT / "research" / "measurements" / "smollm2_reuse.csv"
+JUDGING = 100  # SmolLM2's first seed that chose nothing
+# What each grid's points are of: the figure's name of them, and at which multiple of no clip's best rate ("own": each
+# rule at its own best).
+KINDS = {
+    "ways": ("several right answers, each rule at its best rate", "own"),
+    "random_rewards": ("random rewards", "own"),
+    "one_rate": ("a learning rate four times too high", "4"),
+}
+MODEL, PUBLIC = "SmolLM2-135M, each rule at its best rate", "public run"
+Point = dict[str, Any]
+_INK, _FAINT, _MARKERS = "#1f2328", "#8c959f", "os^D"
+_LOOK: dict[Any, Any] = {
+    "text.color": _INK, "axes.edgecolor": _FAINT, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
+    "axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "legend.frameon": False,
+    "svg.hashsalt": "bandpo", "svg.fonttype": "none",
+}  # fmt: skip
+
+
+def points() -> list[Point]:
+    """Return all points: what a rule moved against another, and the percentage of tokens that it clipped."""
+    return [*(point for grid in KINDS for point in _of_grid(grid)), *_of_smollm2(), *_of_public_runs()]
+
+
+def _of_grid(grid: str) -> Iterator[Point]:
+    kind, rate = KINDS[grid]
+    first = {row["world"]: float(row["best_rate"]) for row in read_rows(GRIDS / f"{grid}_rates.csv")}
+    own = {(row["world"], row["rule"]): row for row in read_rows(GRIDS / f"{grid}_rates.csv")}
+    for row in read_rows(GRIDS / f"{grid}.csv"):
+        wanted = own[row["world"], row["rule"]]["own_rate"] if rate == "own" else 4 * first[row["world"]]
+        clipped = 100 * (float(row["lost_up"]) + float(row["lost_down"]))
+        if not clipped or not np.isclose(float(row["learning_rate"]), float(wanted)):
+            continue
+        told = own[row["world"], row["rule"]] if rate == "own" else row
+        coverage = "harder" if float(row["harder"]) else None
+        yield {
+            "kind": kind, "run": row["world"], "rule": row["rule"], "against": "no clip", "clipped": f"{clipped:.3g}",
+            "counted": "clipped", **_moved(told, "final", "pass1"), **_moved(told, coverage, "coverage"),
+            **_moved(told, "entropy", "entropy"), "note": "", "source": f"research/grids/{grid}.csv",
+        }  # fmt: skip
+
+
+def _moved(row: Mapping[str, str], name: str | None, column: str) -> dict[str, str]:
+    ends = (row[f"{name}_minus_first"], row[f"{name}_half_width"]) if name else ("", "")
+    return {column: ends[0], f"{column}_half_width": ends[1]}
+
+
+def _of_smollm2() -> Iterator[Point]:
+    runs: dict[tuple[str, str], dict[str, Mapping[str, str]]] = {}
+    for row in read_rows(SMOLLM2):
+        if int(row["seed"]) >= JUDGING:
+            runs.setdefault((row["uses"], row["rule"]), {})[row["seed"]] = row
+    for (uses, rule), by_seed in runs.items():
+        base = runs[uses, "no clip"]
+        seeds = sorted(by_seed.keys() & base.keys())
+        right = [np.array([float(some[seed]["right"]) for seed in seeds]) for some in (by_seed, base)]
+        gap, half, _ = difference(*right)
+        clipped = 100 * float(np.mean([float(by_seed[seed]["clipped"]) for seed in seeds]))
+        if rule != "no clip":
+            yield {
+                "kind": MODEL, "run": f"SmolLM2, {uses} epoch{'s' * (uses != '1')}", "rule": rule, "against": "no clip",
+                "clipped": f"{clipped:.3g}", "counted": "outside", "pass1": f"{gap:.3g}",
+                "pass1_half_width": f"{half:.3g}", "note": f"{len(seeds)} pairs of seeds",
+                "source": "research/measurements/smollm2_reuse.csv",
+            }  # fmt: skip
+
+
+def _of_public_runs() -> Iterator[Point]:
+    for row in read_rows(RUNS):
+        yield {"kind": PUBLIC, **row}
+
+
+def save(path: Path, all_points: Sequence[Point]) -> None:
+    """Draw the figure into a file."""
+    with matplotlib.style.context(["default", _LOOK]):
+        figure = Figure(figsize=(8.2, 4.4), layout="constrained", facecolor="white")
+        draw(figure, all_points)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def draw(figure: Figure, all_points: Sequence[Point]) -> None:
+    """Draw what rules moved in pass@1 and in coverage, by the percentage of tokens that they clipped."""
+    panels = figure.subplots(1, 2, sharex=True)
+    titles = {"pass1": "pass@1, minus no clip's", "coverage": "coverage, minus no clip's"}
+    for ax, (column, title) in zip(panels, titles.items(), strict=True):
+        ax.axhline(0, color=_FAINT, lw=0.8)
+        ax.set(xscale="log", xlim=(0.001, 100), xlabel="tokens that a rule clips, percent", title=title)
+        for i, kind in enumerate([*(kind for kind, _ in KINDS.values()), MODEL]):
+            for counted in ("clipped", "outside"):
+                some = [each for each in all_points if (each["kind"], each["counted"]) == (kind, counted)]
+                some = [each for each in some if float(each["clipped"]) and each.get(column)]
+                if some:
+                    x, y = ([float(each[name]) for each in some] for name in ("clipped", column))
+                    half = [float(each[f"{column}_half_width"]) for each in some]
+                    look: dict[str, Any] = {"fmt": _MARKERS[i], "color": LIGHT[i], "markersize": 4, "elinewidth": 0.6}
+                    look["fillstyle"] = "full" if counted == "clipped" else "none"
+                    ax.errorbar(np.maximum(x, 0.001), y, yerr=half, label=kind, **look)
+    panels[0].plot([], [], "v", color=LIGHT[4], label=f"{PUBLIC}; on the lower edge: no difference is known")
+    panels[0].set_ylim(-0.42, 0.38)
+    _name(panels[0], all_points)
+    named = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named, loc="outside upper center", ncols=2)
+
+
+def _name(ax: Any, all_points: Sequence[Point]) -> None:
+    """Name SmolLM2's points that are off 0, and public runs; one without a difference stands on the lower edge."""
+    look: dict[str, Any] = {"textcoords": "offset points", "size": 7}
+    for point in all_points:
+        if point["kind"] == MODEL and abs(float(point["pass1"])) > float(point["pass1_half_width"]):
+            place = (float(point["clipped"]), float(point["pass1"]))
+            ax.annotate(f"{point['rule']}, {point['run'].partition(', ')[2]}", place, (-5, -9), ha="right", **look)
+    bottom, free = ax.get_ylim()[0], 0.0
+    public = [point for point in all_points if point["kind"] == PUBLIC and point["clipped"]]
+    for point in sorted(public, key=lambda point: float(point["clipped"])):
+        x, y = float(point["clipped"]), float(point["pass1"] or bottom)
+        fill = "full" if point["counted"] == "clipped" else "none"
+        ax.plot([x], [y], "v", color=LIGHT[4], ms=5, clip_on=False, fillstyle=fill)
+        name = point["run"].partition(",")[0]
+        if point["pass1"]:
+            ax.annotate(name, (x, y), (6, -3), **look)
+        else:
+            free = max(x, 1.45 * free)  # names stand side by side
+            ax.annotate(name, (free, y), (0, 7), rotation=90, ha="center", **look)
+
+
+FORGIVING = ("GRPO", "Clip-Higher", "Clip .2/1", "Band-KL .05")
+SIDES = (
+    "upper .2 alone", "lower .2 alone", "GRPO", "Clip-Higher", "Band-KL .05", "Band-KL .005", "bonus .05", "bonus .01",
+)  # fmt: skip
+
+
+def at_rates(factor: float) -> dict[str, dict[str, Mapping[str, str]]]:
+    """Return one_rate's rows at a multiple of no clip's best rate, by world and rule."""
+    best = {row["world"]: float(row["best_rate"]) for row in read_rows(GRIDS / "one_rate_rates.csv")}
+    worlds: dict[str, dict[str, Mapping[str, str]]] = {}
+    for row in read_rows(GRIDS / "one_rate.csv"):
+        if np.isclose(float(row["learning_rate"]), factor * best[row["world"]]):
+            worlds.setdefault(row["world"], {})[row["rule"]] = row
+    return worlds
+
+
+def forgiven() -> str:
+    """Return the table of what rules gain over no clip at four times its best rate, and lose at its best rate."""
+    lines = []
+    for world, by_rule in at_rates(4).items():
+        name, epochs = world.split(", ")
+        epochs = epochs.partition(" ")[0]
+        if epochs != "1":
+            cells = [_signed(by_rule[rule], "final") for rule in FORGIVING]
+            lines.append([f"{name}, {epochs} epochs", f"{float(by_rule['no clip']['final']):.2f}", *cells])
+    worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
+    lines.append(["all, at the best rate: the lowest", "", *(_signed(row, "final") for row in worst)])
+    return _table(["4 times the best rate", "no clip", *FORGIVING], lines)
+
+
+def _of_final(row: Mapping[str, str]) -> float:
+    return float(row["final_minus_first"])
+
+
+def sides() -> str:
+    """Return the table of what each side of a clip does to pass@1, coverage and entropy."""
+    own, chance = (
+        {row["rule"]: row for row in read_rows(GRIDS / f"{grid}_rates.csv") if row["world"] == "8 uses x 2"}
+        for grid in ("ways", "random_rewards")
+    )
+    lines = []
+    for rule in SIDES:
+        cells = [_signed(own[rule], name) for name in ("final", "harder", "entropy")]
+        cells += [_signed(chance[rule], name) if rule in chance else "" for name in ("harder", "entropy")]
+        lines.append([rule, *cells])
+    head = ["minus no clip", "pass@1", "coverage", "entropy", "random rewards: coverage", "entropy"]
+    return _table(head, lines)
+
+
+def _signed(row: Mapping[str, str], name: str) -> str:
+    return f"{float(row[f'{name}_minus_first']):+.3f} ± {float(row[f'{name}_half_width']):.3f}"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
