@@ -767,7 +767,7 @@ convexity.
 are negative. `eq:clamp_final_bounds`, which only the appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$
 for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ at the limit is less than $\delta$. Figures 1b and 2 draw TV without
 the clamp and say that it "strictly adheres to physical simplex constraints"; ours clamp. Closed forms that the paper does not have:
-Hellinger (an arc) and Neyman (Wilson's interval).
+Hellinger (an arc) and Neyman (Wilson's interval, which the library solves).
 """,
     "Radii": r"""
 **False as stated** at $\delta=0.1$: at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p=0.999$ the lower
@@ -856,7 +856,7 @@ takes eight GPUs.
 | scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](../../docs/evaluate.md#what-the-scorer-accepts)) |
 | "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |
 
-An empty cell: not seen in that source. Data: [what differs](data.md#what-differs-from-the-public-scripts).
+Empty: not seen in that source. Data: [what differs](data.md#what-differs-from-the-public-scripts).
 """
 
 
