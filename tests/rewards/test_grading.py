@@ -179,6 +179,12 @@ def test_other_ways_to_write_the_same(answer, right):
     assert grade([f"Answer: {answer}"], [right])[0].score == 1
 
 
+def test_a_number_in_words_may_be_a_percentage():
+    """A whole number in words is a fraction, too: as an int its hundredth was a float, and grading ended."""
+    answers = ["The answer is a million percent.", "The answer is a million percent.", "The answer is twelve percent."]
+    assert [each.score for each in grading.grade(answers, ["0.617", "10000", "0.12"])] == [0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("answer", "right", "score"),
     [

@@ -58,7 +58,9 @@ def number(text: str) -> Number | None:
         value = _whole(match[1] or "" if match else words or "?")
         if match and value is not None:
             value += Fraction(VALUES.get(match[2], 1), NUMBERS["parts"][match[3].removesuffix("s")])
-    return None if value is None else Number(value if sign.strip() in ("", "+") else -value, places)
+    if value is None:
+        return None
+    return Number(Fraction(value if sign.strip() in ("", "+") else -value), places)
 
 
 def _whole(words: str) -> Any:
