@@ -1,7 +1,5 @@
 """Record the origin of a result, for folders of runs and rows of measurements."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -9,8 +9,6 @@ grow is what the clipping rule decides.
 The warm start is trained once for all runs and kept in the user's cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

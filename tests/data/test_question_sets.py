@@ -12,7 +12,8 @@ from published import BEFORE, BEHIND, gsm8k, own, problem, put
 from bandpo.errors import UserError
 from bandpo_runs import config, toy
 from bandpo_runs.cli import main
-from bandpo_runs.data import evaluation_set, question_sets
+from bandpo_runs.data import question_sets
+from bandpo_runs.data.question_sets import evaluation_set
 from bandpo_runs.data.rows import rows_and_reward
 
 

@@ -1,13 +1,11 @@
 """Describe a run. A recipe (YAML) with `key=value` overrides becomes a checked `RunConfig`, and back."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pydantic
 import yaml
@@ -71,7 +69,7 @@ class DataConfig(_Node):
     eval_path: str | None = None
 
     @pydantic.model_validator(mode="after")
-    def _complete(self) -> DataConfig:
+    def _complete(self) -> Self:
         key = {"file": "path", "hub": "path", "reasoning_gym": "task"}.get(self.source)
         if key and getattr(self, key) is None:
             raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
@@ -164,7 +162,7 @@ class RunConfig(_Node):
         return product // by
 
     @pydantic.model_validator(mode="after")
-    def _together(self) -> RunConfig:
+    def _together(self) -> Self:
         for name, value in (
             ("model", self.model),
             ("data.source", self.data.source),

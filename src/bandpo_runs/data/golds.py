@@ -1,7 +1,5 @@
 """Read right answers as data sets hold them, and check them before a training."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Find texts of the same problem. They are repeated rows, and training rows that hold an evaluation problem."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import unicodedata

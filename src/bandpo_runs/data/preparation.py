@@ -8,8 +8,6 @@ One schema serves both trainers: verl reads `data_source`, `prompt`, `ability`, 
 reads `prompt` and `answer`, and gives the other columns to the reward.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

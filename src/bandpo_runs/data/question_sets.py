@@ -1,7 +1,5 @@
 """Read questions to evaluate on, by name. They are of data sets, files, held-out rows of runs, or the lab."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Read rows of a data set as plain dictionaries. They come from the hub, a copy of it, a file, or reasoning_gym."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib

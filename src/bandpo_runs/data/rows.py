@@ -1,7 +1,5 @@
 """Read training rows `{prompt, answer, ...}` in a fixed order. They come from files, the hub, tasks or the lab."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Find data sets by name: those that bandpo knows, files, and others of the hub."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

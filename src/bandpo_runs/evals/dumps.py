@@ -4,8 +4,6 @@ A row is one answer, or a problem with its answers in lists. Of the `formats` of
 is where; of other files the names of columns tell it.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

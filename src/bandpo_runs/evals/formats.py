@@ -1,7 +1,5 @@
 """Read files of verl and of evaluation harnesses as rows by role."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Generate answers to questions into a folder. The same command goes on where it was stopped."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Grade an evaluation folder from its samples, and remark on failures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -4,8 +4,6 @@ The label of a result is what comes before an = in front of its path, or that of
 METHOD under the heading MODEL. Results with the same label are runs of one method with other seeds.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

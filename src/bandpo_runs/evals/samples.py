@@ -1,7 +1,5 @@
 """Describe a sample: how it is drawn, from which seed, and what came back."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Find the weights in a checkpoint of verl. Those that lie in parts are merged by verl's own merger."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

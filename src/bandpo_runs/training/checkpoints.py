@@ -6,8 +6,6 @@ load what they find, and where a file of the optimizer or of a random state is m
 train another model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Read settings, scripts and logs for `bandpo doctor`. The checks are those of `bandpo.doctor`."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """Find a model. It is a folder, SmolLM2 from the package that ships its weights, or a name on the hub."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -5,8 +5,6 @@ The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.js
 `tokens/`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

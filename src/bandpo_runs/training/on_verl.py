@@ -6,8 +6,6 @@ or several to lay this one on; `variants`, settings of which the one that `varia
 which makes the run a repetition of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """Check a run before its weights are loaded. What is left open is filled in, to fit the machine and the data."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

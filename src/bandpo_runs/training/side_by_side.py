@@ -1,7 +1,5 @@
 """Train one scene under several rules side by side. Seeds and prompts are the same; all cores are used."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

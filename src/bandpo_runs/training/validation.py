@@ -4,8 +4,6 @@ TRL samples `num_generations_eval` answers to every row of an evaluation data se
 rows are marked here, so that the reward function, which sees every answer, can keep their scores by question.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

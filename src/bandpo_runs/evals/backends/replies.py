@@ -1,7 +1,5 @@
 """Read what a server sends back, no further than is believed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai

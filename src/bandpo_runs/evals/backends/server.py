@@ -1,7 +1,5 @@
 """Generate samples on a server of OpenAI's protocol, through OpenAI's client."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping

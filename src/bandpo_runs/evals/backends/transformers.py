@@ -1,7 +1,5 @@
 """Generate samples with transformers on this machine, in batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
