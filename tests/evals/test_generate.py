@@ -17,6 +17,7 @@ from bandpo.errors import UserError
 from bandpo_runs import toy
 from bandpo_runs.cli import main
 from bandpo_runs.evals import generate, grades
+from bandpo_runs.evals.backends import server
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
 from bandpo_runs.evals.backends.transformers import Transformers
@@ -98,12 +99,12 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, capsys)
 @pytest.mark.slow
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(home, here, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr(generate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+    monkeypatch.setattr(server, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
     with Fake(lambda body, count: 200 if count <= 20 else 503) as fake:
         options = ["-n", "4", "--base-url", fake.url, "--concurrency", "4"]
         assert ask(home, "out", *options) == 2
         assert "503" in capsys.readouterr().err
-    monkeypatch.setattr(generate, "Server", Server)
+    monkeypatch.setattr(server, "Server", Server)
     rest = [sample for sample in read_samples(Path("out")) if sample.finish != "error"]
     assert len(rest) == 20
     with Fake(lambda body, count: 200) as fake:

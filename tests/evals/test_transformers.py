@@ -127,27 +127,6 @@ def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
     assert not any("A" in answer.text[:-1] for answer in answers)
 
 
-def test_a_batch_that_does_not_fit_is_halved(engine, monkeypatch):
-    sampling, message, sizes, generate = Sampling(max_tokens=6), [], [], engine.model.generate
-    expected = drawn(engine, requests(5), sampling)
-
-    def limited(input_ids, **options):
-        sizes.append(len(input_ids))
-        if len(input_ids) > 10:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return generate(input_ids=input_ids, **options)
-
-    monkeypatch.setattr(engine, "batch", 32)
-    monkeypatch.setattr(engine, "say", message.append)
-    monkeypatch.setattr(engine.model, "generate", limited)
-    assert drawn(engine, requests(5), sampling) == expected
-    assert sizes == [20, 10, 10]
-    assert message == ["out of memory with 20 samples at once: going on with 10"]
-    monkeypatch.setattr(engine.model, "generate", lambda **options: (_ for _ in ()).throw(torch.OutOfMemoryError()))
-    with pytest.raises(UserError, match="one answer of 6 tokens does not fit into the memory of cpu"):
-        drawn(engine, requests(5), sampling)
-
-
 def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeypatch):
     sampling = Sampling(max_tokens=6)
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]

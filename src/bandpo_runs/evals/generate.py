@@ -22,15 +22,12 @@ from ..data.questions import Question
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
 from .backends.base import Request, opens_thinking, weights_of
-from .backends.server import Server
 from .backends.transformers import Transformers
 from .backends.vllm import VLLM
 from .folder import Evaluation
 from .grades import check_scorer
 from .samples import Sample, Sampling
 from .verl_checkpoints import find_actor, whole_weights
-
-_Backend = Server | VLLM | Transformers
 
 
 @dataclass(frozen=True)
@@ -122,14 +119,16 @@ class Engine:
             raise UserError(f"backend {name} needs the package {name}, which is not installed: {how}")
         return name
 
-    def start(self, path: str) -> _Backend:
+    def start(self, path: str) -> Any:
         """Load the model, or connect to it."""
         name = self.chosen()
         if name == "openai":
+            from .backends.server import Server  # which loads openai
+
             return Server(
                 path, str(self.base_url), self.concurrency or 32, self.timeout or 3600.0, self.body
             )
-        return VLLM(path) if name == "vllm" else Transformers(path, self.batch, console.print)
+        return VLLM(path) if name == "vllm" else Transformers(path, self.batch)
 
 
 def evaluate(
@@ -221,7 +220,7 @@ def _common_scorer(sets: Sequence[QuestionSet], scorer: str | None) -> str:
 
 
 def _generate(
-    engine: _Backend,
+    engine: Any,
     evaluation: Evaluation,
     todo: Sequence[tuple[Question, int, int]],
     before: int,
