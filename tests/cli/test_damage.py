@@ -275,7 +275,7 @@ def test_yaml_on_the_command_line_is_one_line(here, capsys, text):
     for args in (
         ["train", "scene=tail", f"rounds={text}"],
         ["explain", f"{{type: band, delta: {text}}}"],
-        ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],
+        ["eval", "m", "--body", f"seed={text}"],
         ["report", text],
     ):
         assert main(args) == 2, args

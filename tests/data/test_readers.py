@@ -1,4 +1,4 @@
-"""Rows of files, of copies on disk, of the hub and of reasoning_gym."""
+"""Rows of files, of copies on disk and of the hub."""
 
 import datasets
 import huggingface_hub

@@ -129,11 +129,6 @@ def test_other_data_are_evaluated_on_by_name(home, tmp_path):
 
 MISTAKES = {
     "gone": ({"eval_path": "gone.jsonl"}, {}, "gone.jsonl"),
-    "gym": (
-        {"source": "reasoning_gym", "path": None, "task": "chain_sum", "eval_path": "lab"},
-        {"reward": "reasoning-gym"},
-        "data.eval_path cannot go with reward 'reasoning-gym'",
-    ),
     "batch": ({"eval_path": "lab"}, {}, "trainer: "),
 }
 

@@ -91,8 +91,7 @@ class RunConfig(_Node):
         label: the name of the rule in reports; made from `trust_region` by default.
         scene: `tail`, `storm` or `rare-and-noisy` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `smollm2` is SmolLM2-135M-Instruct, `lab` the lab's own.
-        reward: `exact`, `last-number`, `math`, `dapo-strict`, `dapo`, `reasoning-gym`, `lab`, or `module:function` for
-            TRL.
+        reward: `exact`, `last-number`, `math`, `dapo-strict`, `dapo`, `lab`, or `module:function` for TRL.
         trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
         rounds: how often to generate and learn.
         seed: of everything.

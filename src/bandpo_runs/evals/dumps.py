@@ -356,7 +356,7 @@ def _graded(
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
     if is_text:
-        grades = grader_of(grader, {}, data)(
+        grades = grader_of(grader)(
             [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat],
             [Question(data, 0, "", gold) for _, gold in flat],
         )

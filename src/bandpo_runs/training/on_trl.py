@@ -121,7 +121,7 @@ def _run(
         data = checksums(config.data, rows)
         changed = check_same_data(folder, data, changed_data) if resume else None
         chat = isinstance(rows[0]["prompt"], list)
-        held_out = validation_rows(config.data, config.reward, held_out, chat)
+        held_out = validation_rows(config.data, held_out, chat)
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
         else:

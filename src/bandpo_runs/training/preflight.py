@@ -111,11 +111,10 @@ def prepare(
         )
     model, data = results["model"], results["data"]
 
-    by_answers = "last-number" if data.numbers else "math"
     required = {  # of every run, but for the batch
         "model": models.SMOLLM2,
         "data": data.node,
-        "reward": "reasoning-gym" if data.node["source"] == "reasoning_gym" else by_answers,
+        "reward": "last-number" if data.numbers else "math",
         "rounds": 24 if on_cpu else 200,
         "shared_prompts": on_cpu and processes.count() == 1,
         "trainer": {
@@ -195,19 +194,11 @@ def _read(node: dict[str, Any]) -> _Data:
             "data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
         )
     if node.setdefault("source", "file") not in ("file", "hub"):
-        return _Data(node)
-    from ..data.readers import file_rows, hub_rows
+        return _Data(node, numbers=node["source"] == "largest-of-three")
+    from ..data.rows import table_rows
 
     path = str(node.get("path") or "")
-    if node["source"] == "hub":
-        rows = list(
-            hub_rows(path, None, node.get("split", "train"), then="data.source=file data.path=FILE")[0]
-        )
-    else:
-        rows = list(file_rows(Path(path), f"data.path {path!r}"))
-    if not rows:
-        raise UserError(f"data.path {path!r} has no rows")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows, names = table_rows(node["source"], path, node.get("split", "train"))
     prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
     talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
     answer = node.setdefault(
