@@ -79,7 +79,7 @@ READERS = {
         ["doctor", "state/trainer_state.json"],
         ["report", "state"],
     ],
-    "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--plan"]],
+    "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--print"]],
     "recipe.yaml": [["train", "recipe.yaml"]],
     "data.jsonl": [["data", "prepare", "data.jsonl", "-o", "made"]],
 }

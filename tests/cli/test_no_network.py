@@ -54,7 +54,7 @@ compare before after
 table before after
 doctor --no-ray
 verl verl.yaml --print
-verl verl.yaml --plan
+verl verl.yaml --print
 """
 
 # The warm start is trained for two steps: what it asks for does not depend on how well it has learned.

@@ -16,7 +16,9 @@ import bandpo
 from bandpo import Band, Capped, Clip, Objective
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.cli import main
-from bandpo_runs.training.on_verl import load, plan
+from bandpo_runs.training.on_verl import load
+from research.plan import main as estimate
+from research.plan import plan
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 # The hub's name and the paper's steps.
@@ -147,7 +149,7 @@ def test_repetitions_are_commands_to_start(capsys):
     for words in printed:
         assert main([*words, "--print"]) == 0
         assert capsys.readouterr().out in together
-    assert main([*arguments, "--plan"]) == 0
+    assert estimate([str(BAND_KL), "--seeds", "2"]) == 0
     one, two = re.findall(r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours", capsys.readouterr().out)
     assert float(two[0]) == pytest.approx(2 * float(one[0]), abs=0.2)
     assert float(one[1]) == pytest.approx(8 * float(one[0]), abs=1)
@@ -189,9 +191,6 @@ def error_of(capsys, *arguments):
         (["seed=1", "--seeds", "2"], "give --seeds, which shows the commands, or seed=N, which starts one; not both"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["none.yaml"], "none.yaml does not exist"),
-        (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
-        (["--plan", "trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node must be positive for --plan, got 0"),
-        (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
     ],
 )
@@ -335,8 +334,8 @@ def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, interme
     formula = 24 * hidden + 8 * intermediate
     assert 0.94 * formula < of_a_layer(False) < formula  # research/pages/plan.md has this number
     settings = [f"plan.shape.hidden_size={hidden}", f"plan.shape.intermediate_size={intermediate}"]
-    estimate = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
-    assert estimate * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))
+    wanted = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
+    assert wanted * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))
 
 
 def test_the_estimate_follows_the_settings():
@@ -368,7 +367,7 @@ def test_the_estimate_of_disk():
 
 def test_the_plan_counts_what_is_kept(capsys):
     def disk(*settings):
-        assert main(["verl", str(BAND_KL), "--plan", *settings]) == 0
+        assert estimate([str(BAND_KL), *settings]) == 0
         return capsys.readouterr().out.partition("disk of a run")[2]
 
     assert re.search(r"checkpoints +69.0  2 of 34.5\n", disk())
@@ -380,17 +379,30 @@ def test_the_plan_counts_what_is_kept(capsys):
 
 
 def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(capsys):
-    assert main(["verl", str(BAND_KL), "--plan"]) == 0
+    assert estimate([str(BAND_KL)]) == 0
     text = capsys.readouterr().out
     assert "3.09 billion parameters, on 1 x 8 H200" in text
     assert "4096 answers a step of 700 tokens\n" in text
     assert "DOES NOT FIT" not in text
     small = ["plan.memory=40", "trainer.total_training_steps=null"]
-    assert main(["verl", str(PAPER / "r1-llama-8b" / "band-kl.yaml"), "--plan", *small]) == 0
+    assert estimate([str(PAPER / "r1-llama-8b" / "band-kl.yaml"), *small]) == 0
     text = capsys.readouterr().out
     assert "4096 tokens at most: all are taken to be as long as allowed" in text
     assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
     assert " 1020 steps " in text
     # A quarter of the batch, four times the steps.
-    assert main(["verl", str(BAND_KL), str(PAPER / "lora.yaml"), "variant=public", "--plan"]) == 0
+    assert estimate([str(BAND_KL), str(PAPER / "lora.yaml"), "variant=public"]) == 0
     assert " 4080 steps " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("plan.shape=null", "plan.shape.num_hidden_layers must be a number, got None"),
+        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node must be positive, got 0"),
+        ("data.train_batch_size=many", "data.train_batch_size must be a number, got 'many'"),
+    ],
+)
+def test_a_number_that_the_estimate_lacks_is_named(capsys, setting, message):
+    assert estimate([str(BAND_KL), setting]) == 2
+    assert message in capsys.readouterr().err

