@@ -86,7 +86,7 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     page = out.splitlines()[-1]
     assert page == str(tmp_path / "report-tail.html")
     assert "<svg" in (tmp_path / "report-tail.html").read_text()
-    assert "about 1 min" in out
+    assert f"2 runs (GRPO 0.2/0.2, Band-KL 0.05; seeds 0), 2 at once, into {tmp_path}." in out
     assert "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n" in out
     assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
     assert "Too few pairs of seeds (1)" in out

@@ -27,7 +27,7 @@ from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..toy import SCENES
 from ..training import processes
 from ..training.preflight import SMOLLM2_RECIPE, prepare
-from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
+from ..training.side_by_side import DEFAULT_METHODS, Job, plan, run_all
 from ..training.validation import ACCURACIES
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
@@ -52,11 +52,9 @@ def compare_and_show(
     check_own(output)
     with locked(output / scene / ".lock"):
         labels = ", ".join(dict.fromkeys(str(job.config.label) for job in jobs))
-        seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
         console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
         console.print(
-            f"{len(jobs)} runs ({labels}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
-            f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
+            f"{len(jobs)} runs ({labels}; seeds {', '.join(map(str, seeds))}), {workers} at once, into {output}."
         )
         console.print(
             "Each row: the share of right answers (reward), of answers that work step by step (work), the entropy, the "

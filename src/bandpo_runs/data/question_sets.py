@@ -19,8 +19,6 @@ from .sources import SOURCES, find, warnings_of
 
 # Of questions that are made: far from the seeds that training starts with.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-# Characters of a question; to find the tokens of ten million takes more than a minute.
-LONGEST = 1_000_000
 
 _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
@@ -169,17 +167,6 @@ def _distinct(
     repeated = 0
     for content, answer, more in rows:
         question = Question(name, len(questions), content, str(answer), more)
-        parts = (
-            [content]
-            if isinstance(content, str)
-            else [str(message.get("content")) for message in content]
-        )
-        size = sum(map(len, parts))
-        if size > LONGEST:
-            raise UserError(
-                f"{name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at most "
-                f"{LONGEST:,} are taken"
-            )
         repeated += question.id in questions
         first = questions.setdefault(question.id, question)
         if first.answer != question.answer:

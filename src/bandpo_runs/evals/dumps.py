@@ -21,7 +21,8 @@ from ..data.problems import without_looks
 from ..data.questions import Question
 from ..data.readers import value_at
 from ..statistics.estimators import Graded
-from .formats import NAMES, Row, Say, chosen, column_of, is_missing, is_right, of_form, rows_of
+from .columns import NAMES, Row, column_of, is_missing, is_right
+from .formats import Say, chosen, of_form, rows_of
 from .grades import check_scorer, grader_of
 from .samples import Sample, content_of
 

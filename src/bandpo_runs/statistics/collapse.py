@@ -10,7 +10,7 @@ research/measurements/collapse.py measures false alarms and delay on made logs a
 research/pages/evaluation_measured.md has them.
 """
 
-import heapq
+import bisect
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -97,17 +97,10 @@ def find_collapse(
         entropy: of the policy, in any unit, at the same points.
         steps: what the points are called; by default 0, 1, 2 ...
         axis: the word for `steps` in the message.
-
-    Raises:
-        ValueError: arrays of different lengths.
     """
     reward = np.asarray(reward, np.float64)
     entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
     steps = np.arange(len(reward), dtype=np.float64) if steps is None else np.asarray(steps, np.float64)
-    if not len(reward) == len(entropy) == len(steps):
-        raise ValueError(
-            f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and {len(steps)}"
-        )
     finite = np.isfinite(reward)
     reward, entropy, steps = reward[finite], entropy[finite], steps[finite]
     smooth = trailing_mean(reward, WINDOW)
@@ -157,15 +150,12 @@ def _noise(reward: Floats, smooth: Floats) -> tuple[list[float], list[float]]:
 
 
 def running_median(values: Floats) -> list[float]:
-    """Return the median of the values up to each. Two heaps hold the lower and the upper half."""
-    lower: list[float] = []  # with the sign turned, for its greatest comes first
-    upper: list[float] = []
+    """Return the median of the values up to each."""
+    ordered: list[float] = []
     medians: list[float] = []
     for value in values.tolist():
-        heapq.heappush(upper, -heapq.heappushpop(lower, -value))
-        if len(upper) > len(lower):
-            heapq.heappush(lower, -heapq.heappop(upper))
-        medians.append((upper[0] - lower[0]) / 2 if len(upper) == len(lower) else -lower[0])
+        bisect.insort(ordered, value)
+        medians.append((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
     return medians
 
 

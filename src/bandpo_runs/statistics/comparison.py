@@ -3,6 +3,7 @@
 It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ def sign_flip_p(
         abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()
     )  # equal sums are equal up to rounding
     if len(size) <= 20:
-        sums = np.zeros(1)
-        for step in size:
-            sums = np.concatenate([sums - step, sums + step])
+        sums = functools.reduce(
+            lambda one, step: np.concatenate([one - step, one + step]), size, np.zeros(1)
+        )
         return float((np.abs(sums) >= seen).mean()), True
     signs = np.random.default_rng(seed)
     sums = np.concatenate(

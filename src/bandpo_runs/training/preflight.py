@@ -91,8 +91,6 @@ def prepare(
     problems = _missing_packages(node)
     if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
-    if trainer.get("bf16") and not on_cpu and not bf16:
-        problems.append("trainer.bf16=true: this GPU has no bfloat16; remove it for float16")
     checks = {
         "rule": lambda: rule_of(node),
         "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
