@@ -107,7 +107,7 @@ def evaluate(
 
     MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, the name of a
     model on a server, or lab for the start of the lab's tail scene. It may be a checkpoint of verl: of an experiment,
-    whose newest step is taken, of a step, or its actor. Its weights are merged by verl's merger.
+    whose newest step is taken, of a step, or its actor; an error names the command of verl that merges its parts.
 
     A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer}, a
     recipe or a run with held-out rows, or lab.

@@ -43,7 +43,7 @@ class Model:
     data: str | None = None
 
     def weights(self) -> str:
-        """Return the folder or hub id of whole weights. Trains the lab's start, or merges a verl checkpoint's parts."""
+        """Return the folder or hub id of whole weights. Trains the lab's start."""
         if self.path is None:
             return str(toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)[0])
         return whole_weights(self.path)
@@ -75,7 +75,7 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         )
     if (folder / "lora_adapter").is_dir():
         raise UserError(
-            f"{folder} holds a base's weights, and its LoRA apart; give verl's checkpoint, which has both"
+            f"{folder} holds a base's weights, and its LoRA apart; add that by peft's merge_and_unload"
         )
     return Model(text, folder.resolve().name, folder.resolve().name)
 
