@@ -22,8 +22,7 @@ from torch import Tensor
 
 from bandpo.errors import UserError
 
-from .files.locks import locked
-from .files.writing import cache_folder
+from .files.writing import cache_folder, locked
 
 BASE, LENGTH = 16, 4
 ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.evals.folder import read_metadata, read_samples
-from bandpo_runs.evals.verl_checkpoints import whole_weights
+from bandpo_runs.evals.generate import whole_weights
 
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
 HF_MODEL = f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]"

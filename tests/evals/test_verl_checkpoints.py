@@ -9,8 +9,7 @@ import torch
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.evals.generate import Model, find_model
-from bandpo_runs.evals.verl_checkpoints import whole_weights
+from bandpo_runs.evals.generate import Model, find_model, whole_weights
 
 RUN = Path("checkpoints/paper/band")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bandpo.errors import UserError
-from bandpo_runs.files import locks
-from bandpo_runs.files.locks import locked
+from bandpo_runs.files import writing
+from bandpo_runs.files.writing import locked
 
 # Without the package's own __init__, which loads torch.
 HOLD = f"""
@@ -18,8 +18,8 @@ import sys, types
 from pathlib import Path
 for name in ("bandpo", "bandpo_runs"):
     sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [{str(Path(locks.__file__).parents[2])!r} + "/" + name]
-from bandpo_runs.files.locks import locked
+    sys.modules[name].__path__ = [{str(Path(writing.__file__).parents[2])!r} + "/" + name]
+from bandpo_runs.files.writing import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

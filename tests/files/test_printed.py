@@ -12,7 +12,7 @@ import pytest
 from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.files.logs import is_log, read
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training.doctor import examine
 
 STEPS = (1, 2, 3, 4)

@@ -13,7 +13,7 @@ from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.files.logs import Followed, is_log, logs_at, name_of, read
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.reports.table import make_table, markdown
 
 RAY = "\x1b[36m(TaskRunner pid=38606)\x1b[0m "

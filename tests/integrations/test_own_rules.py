@@ -20,7 +20,7 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo_runs.config import build
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.doctor import _of_script
 

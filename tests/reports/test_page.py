@@ -23,9 +23,8 @@ from bandpo.losses.nodes import methods
 from bandpo_runs.reports.charts import draw, method_styles
 from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.panels import PANELS, mean_curve
-from bandpo_runs.reports.reading import read_runs
 from bandpo_runs.reports.report import ratio_bounds
-from bandpo_runs.reports.sections import make_sections
+from bandpo_runs.reports.sections import make_sections, read_runs
 from bandpo_runs.reports.texts import show, summarize
 from bandpo_runs.reports.verdicts import LIMITS
 

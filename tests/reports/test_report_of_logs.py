@@ -16,8 +16,7 @@ from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.files.logs import read
 from bandpo_runs.reports.panels import PANELS
-from bandpo_runs.reports.reading import read_runs
-from bandpo_runs.reports.sections import read_sections
+from bandpo_runs.reports.sections import read_runs, read_sections
 from bandpo_runs.statistics.curves import Curves, by_step
 
 

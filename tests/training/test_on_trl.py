@@ -20,7 +20,7 @@ from bandpo.errors import UserError
 from bandpo_runs import config
 from bandpo_runs.cli import main
 from bandpo_runs.data.rows import rows_and_reward
-from bandpo_runs.files.locks import locked
+from bandpo_runs.files.writing import locked
 from bandpo_runs.training import checkpoints, on_trl
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from bandpo.errors import UserError
 from bandpo_runs import config, toy
 from bandpo_runs.cli import show_training
 from bandpo_runs.reports.page import write_report
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.statistics.estimators import pass_at_k
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.validation import DATA, ROW, Validation, metrics

@@ -18,10 +18,9 @@ from bandpo.rewards.functions import look_in_working_directory, text_of
 from ..config.recipe import RunConfig, build, merge, read_settings
 from ..config.run_folder import check_free, is_finished
 from ..config.trust import sent_away
-from ..files.locks import locked
 from ..files.logs import read
 from ..files.reading import checked, read_json_lines, read_yaml
-from ..files.writing import check_own
+from ..files.writing import check_own, locked
 from ..progress import Progress, console
 from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..toy import SCENES
@@ -187,15 +186,16 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
 
 def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:
     number = f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"
-    as_score = ("right", 1, 100, " %") if config.reward in ACCURACIES else ("reward", 3, 1, "")
-    columns: dict[str, tuple[str, int, float, str]] = {"reward": as_score}
+    is_share = config.reward in ACCURACIES
+    score, *style = ("right", 1, 100, " %") if is_share else ("reward", 3, 1, "")
+    columns: dict[str, Any] = {"reward": (score, *style)}
     columns |= {"lab/work": ("work", 3, 1, ""), "entropy": ("entropy", 2, 1, "")}
     columns["clip/fraction"] = ("clipped", 2, 100, " %")
     is_evaluation = any(key.startswith("eval/") for key in row)
     if is_evaluation:
         others = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
         others = others if config.data.eval_path is not None else []
-        columns = {"eval/reward": (f"held-out {as_score[0]}", *as_score[1:])}
+        columns = {"eval/reward": (f"held-out {score}", *style)}
         columns |= {key: (" ".join(key.split("/")[1::2]), 3, 1, "") for key in others}
     parts = [number if row["round"] else "before"]
     for key, (name, digits, scale, unit) in columns.items():

@@ -22,8 +22,7 @@ import pyarrow.parquet
 from bandpo import __version__
 from bandpo.errors import UserError, counted
 
-from ..files.locks import locked
-from ..files.writing import check_own, write_atomically
+from ..files.writing import check_own, locked, write_atomically
 from ..progress import Progress, lines
 from .golds import unusual
 from .leaks import Leaks, same_text

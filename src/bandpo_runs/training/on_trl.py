@@ -36,9 +36,8 @@ from .. import signals, toy
 from ..config.recipe import RunConfig
 from ..config.run_folder import check_free, check_same_data, check_same_run, is_finished
 from ..data.rows import checksums, rows_and_reward
-from ..files.locks import locked
 from ..files.reading import read_json_lines
-from ..files.writing import write_atomically
+from ..files.writing import locked, write_atomically
 from ..provenance import hardware, source_commit, versions
 from . import checkpoints, models, processes
 from .shared_prompts import SharedPrompts, why_not
