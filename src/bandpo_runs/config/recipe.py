@@ -40,6 +40,9 @@ class _Node(pydantic.BaseModel):
 class DataConfig(_Node):
     """Describe where prompts and answers come from.
 
+    >>> DataConfig(source="hub", path="openai/gsm8k", prompt="question").split
+    'train'
+
     Attributes:
         source: `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), `reasoning_gym`, `largest-of-three`
             (questions after the largest of three numbers of two digits), or `lab`.

@@ -113,6 +113,9 @@ def find(
 ) -> list[Source]:
     """Find the data sets of a name.
 
+    >>> [source.name for source in find("gsm8k")]
+    ['gsm8k-test', 'gsm8k-train']
+
     Args:
         name: a known one, a group, a file, or a name on the hub.
         prompt: column with the problems of unknown data.

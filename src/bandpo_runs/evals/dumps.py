@@ -255,6 +255,9 @@ def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _A
 def texts_of(cell: Any, where: str) -> list[str]:
     """Read the text of each answer in a cell.
 
+    >>> texts_of([{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}], "row 1")
+    ['2']
+
     Messages are one conversation, hence one answer: the text of the last one of the assistant ("" where it only calls
     tools). A list of anything else has an answer in each element, lists of lists too. A reply of a server that speaks
     OpenAI's protocol has one in each of its choices.

@@ -48,6 +48,9 @@ class Sampling:
 class Sample:
     """Hold a sample of an answer. It has its data set, question, own number, seed, and what came back.
 
+    >>> Sample("aime24", prompt=0, sample=2, seed=7, text="so 204", tokens=3, finish="stop").key
+    ('aime24', 0, 2)
+
     Attributes:
         text: the answer, which is graded; empty where there is none.
         tokens: with the end token and the reasoning; None where a server does not count them.

@@ -35,6 +35,9 @@ Entropy = Literal["rose", "fell", "stayed", "not logged"]
 class Collapse:
     """Describe the collapse of a reward.
 
+    >>> print(Collapse(340, 352, 0.61, 0.05, "rose", recovered=None))
+    collapsed at step 340: reward 0.61 before, 0.05 after, entropy rose
+
     Attributes:
         step: of the break.
         detected: the step at which the rule could tell.
@@ -89,6 +92,9 @@ def find_collapse(
     axis: str = "step",
 ) -> Collapse | None:
     """Find the first lasting collapse of a run, else the first that recovers.
+
+    >>> print(find_collapse([0.6] * 40 + [0.05] * 20))
+    collapsed at step 40: reward 0.60 before, 0.05 after, entropy not logged
 
     The floor of the rule is 0, or the lowest smoothed reward so far if that is lower.
 

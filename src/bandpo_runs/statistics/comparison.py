@@ -174,6 +174,12 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
     """Compare B with A on each common data set and, of several, on average.
 
+    >>> a, b = (Graded("d", np.array(score), None, None, None, None, ["p", "q"]) for score in (
+    ...     [[1, 0], [0, 0]], [[1, 1], [1, 0]]))
+    >>> [comparison] = compare([a], [b])
+    >>> comparison.a, comparison.b, comparison.sampling_error.settled
+    (0.25, 0.75, False)
+
     Without `k` of mean@n, else of pass@k. Errors: of sampling alone, and over problems (Student's t of the paired
     differences, whose variance is never taken below that of their sampling). Tests: samples are reshuffled within
     prompts (not for pass@k); or the signs of the prompts' differences are flipped, which assumes that without a

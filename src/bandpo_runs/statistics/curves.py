@@ -16,6 +16,10 @@ from .estimators import Floats
 class Curves:
     """Hold a run's metrics.
 
+    >>> curves = Curves(**by_step([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}]))
+    >>> curves.mean("reward").tolist()
+    [0.5, 0.75]
+
     Attributes:
         axis: "round" or "step".
         x: its rounds (or steps).
