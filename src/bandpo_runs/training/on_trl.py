@@ -115,7 +115,8 @@ def _run(
     state = _meet()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
+    resumes = resume and state.is_main_process
+    mark = checkpoints.mark_to_resume(folder, state.num_processes, say) if resumes else None
     (mark,) = broadcast_object_list([mark])
     # One process of each machine goes first, and fills the caches for the others.
     with state.local_main_process_first():
@@ -205,34 +206,6 @@ def _meet() -> PartialState:
 def _newest_whole(folder: Path, *unused: object) -> Path | None:
     mark, _ = checkpoints.newest_whole(folder)
     return mark and checkpoints.place(folder, mark.step)
-
-
-def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
-    """Return the mark of the checkpoint to go on from; None if the run starts again.
-
-    Raises:
-        UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
-            by another number of processes.
-    """
-    mark, wrong = checkpoints.newest_whole(folder)
-    if mark is None:
-        if wrong:
-            raise UserError(
-                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; put back what is missing, or start the run "
-                "again in another output"
-            )
-        say(f"no whole checkpoint in {folder}: starting again")
-        return None
-    if mark.processes != count:
-        raise UserError(
-            f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes"
-        )
-    for fault in wrong:
-        say(f"{fault}: that checkpoint is passed over")
-    for fault in checkpoints.lost_tokens(folder, mark):
-        say(f"{fault}: the run goes on without these tokens, which bandpo calibrate reads")
-    say(f"going on after step {mark.step}")
-    return mark
 
 
 class _Recorder(TrainerCallback):
