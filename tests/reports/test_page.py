@@ -320,7 +320,6 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     unknown = write_run(three_seeds / "unknown", "Clap", 0, rows, {"trust_region": {"type": "clap"}})
     for sources, options, message in (
         ([runs, three_seeds / "nowhere"], {}, "nowhere: no run found"),
-        ([], {}, "no runs given"),
         ([runs], {"baseline": "PPO"}, r"baseline 'PPO': no such run; expected one of Band-KL 0\.05, GRPO"),
         ([runs, twin], {}, f"^{re.escape(str(twin))}: same label and seed as .*GRPO-0-0"),
         ([runs, weighed], {}, f"^{re.escape(str(weighed))}: label 'GRPO' stands for another"),

@@ -90,8 +90,6 @@ def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run
                 )
             places.append((label, folder, log))
     check_different(folder for _, folder, _ in places)
-    if not places:
-        raise UserError("no runs given; expected at least one run folder or log")
     runs = [_run(folder, log, label, trust) for label, folder, log in places]
     # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
     unnamed = [run for run, (label, *_) in zip(runs, places, strict=True) if run.info is label is None]

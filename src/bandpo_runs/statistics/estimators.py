@@ -34,7 +34,7 @@ class Graded:
     Several grades of the same answers are several of these, each with its `scorer`.
 
     Raises:
-        ValueError: arrays of different shapes, scores other than 0 and 1, no prompts, or a prompt that is there twice.
+        ValueError: scores other than 0 and 1, no prompts, or a prompt that is there twice.
     """
 
     data: str
@@ -58,12 +58,6 @@ class Graded:
         if not np.isin(score, (0.0, 1.0)).all():
             wrong = score[~np.isin(score, (0.0, 1.0))][0]
             raise ValueError(f"score of {self.data!r} must be 0 (wrong) or 1 (right), got {wrong}")
-        for name in ("answers", "tokens", "truncated", "parsed"):
-            array = getattr(self, name)
-            if array is not None and np.shape(array) != score.shape:
-                raise ValueError(
-                    f"{name} of {self.data!r} must have the shape of score {score.shape}, got {np.shape(array)}"
-                )
         if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
             raise ValueError(
                 f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, got "

@@ -264,7 +264,7 @@ class _Recorder(TrainerCallback):
 
     def _append(self, name: str, row: Row) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, allow_nan=name == HELD_OUT) + "\n")  # a score may be anything
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
