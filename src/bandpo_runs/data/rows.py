@@ -88,7 +88,7 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None]:
 
 
 def table_rows(source: str, path: str, split: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read all rows of a file or of a data set of the hub, and the names of their columns. Raises UserError."""
+    """Read all rows of a file or of the hub, and the names of their columns. Raises UserError."""
     if source == "hub":
         rows = list(hub_rows(path, None, split, then="data.source=file data.path=FILE")[0])
     else:

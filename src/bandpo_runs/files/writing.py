@@ -1,4 +1,4 @@
-"""Write files that survive a kill, one process at a time: replaced in one step, or appended to line by line."""
+"""Write files that survive a kill. One process at a time replaces them in one step, or appends lines."""
 
 import contextlib
 import os

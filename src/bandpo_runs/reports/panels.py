@@ -1,4 +1,4 @@
-"""Name the curves that a page and `bandpo watch` show, and the numbers in a report's tables."""
+"""Name curves and numbers. A page and `bandpo watch` show the curves, a report's tables the numbers."""
 # ruff: noqa: RUF001  (minus signs and dashes are meant)
 
 import math

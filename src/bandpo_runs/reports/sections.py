@@ -1,4 +1,4 @@
-"""Read the runs to compare, from run folders and from the logs of TRL and verl, and group them.
+"""Read the runs to compare, and group them. They are run folders, and logs of TRL and verl.
 
 Runs with one scene and learning rate form a section. In it, runs with one label are the seeds of one method, and runs
 with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is known
