@@ -185,25 +185,26 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
 
 
 def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:
-    number = f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"
-    is_share = config.reward in ACCURACIES
-    score, *style = ("right", 1, 100, " %") if is_share else ("reward", 3, 1, "")
-    columns: dict[str, Any] = {"reward": (score, *style)}
-    columns |= {"lab/work": ("work", 3, 1, ""), "entropy": ("entropy", 2, 1, "")}
-    columns["clip/fraction"] = ("clipped", 2, 100, " %")
+    score, *style = ("right", 1, 100, " %") if config.reward in ACCURACIES else ("reward", 3, 1, "")
     is_evaluation = any(key.startswith("eval/") for key in row)
+    columns: dict[str, Any] = {  # name, digits, scale and unit of what a row may have
+        "reward": (score, *style),
+        "lab/work": ("work", 3, 1, ""),
+        "entropy": ("entropy", 2, 1, ""),
+        "clip/fraction": ("clipped", 2, 100, " %"),
+    }
     if is_evaluation:
-        others = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
-        others = others if config.data.eval_path is not None else []
-        columns = {"eval/reward": (f"held-out {score}", *style)}
-        columns |= {key: (" ".join(key.split("/")[1::2]), 3, 1, "") for key in others}
-    parts = [number if row["round"] else "before"]
+        means = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
+        shown = means if config.data.eval_path is not None else []
+        columns = {key: (" ".join(key.split("/")[1::2]), 3, 1, "") for key in shown}
+        columns = {"eval/reward": (f"held-out {score}", *style), **columns}
+    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"]
     for key, (name, digits, scale, unit) in columns.items():
         parts += [f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else []
     if not is_evaluation:
         minutes = sum(seconds) / len(seconds) * (config.rounds - row["round"]) / 60
         parts += [f"{seconds[-1]:.0f} s", f"about {minutes:.1f} min left"]
-    return "  ".join(parts)
+    return "  ".join(parts if row["round"] else ["before", *parts[1:]])
 
 
 def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:
