@@ -96,7 +96,7 @@ def test_the_core_imports_torch_and_nothing_else():
 
 def test_rewards_and_statistics_load_no_torch():
     code = "import sys, bandpo.rewards, bandpo_runs.statistics.calibration"
-    code += ", bandpo_runs.statistics.comparison, bandpo_runs.statistics.curves"
+    code += ", bandpo_runs.statistics.comparison, bandpo_runs.statistics.collapse"
     assert printed(f"{code}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == ["False False"]
 
 

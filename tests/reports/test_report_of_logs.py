@@ -17,7 +17,7 @@ from bandpo_runs.cli import main
 from bandpo_runs.files.logs import read
 from bandpo_runs.reports.panels import PANELS
 from bandpo_runs.reports.sections import read_runs, read_sections
-from bandpo_runs.statistics.curves import Curves, by_step
+from bandpo_runs.statistics.collapse import Curves, by_step
 
 
 def verls(step, score=0.25, high=6.0, tail=2.0):

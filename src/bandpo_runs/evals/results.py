@@ -17,8 +17,7 @@ from bandpo.errors import UserError
 
 from ..files.logs import REWARDS, VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
 from ..files.reading import check_different
-from ..statistics.collapse import Collapse
-from ..statistics.curves import Curves, by_step
+from ..statistics.collapse import Collapse, Curves, by_step
 from ..statistics.estimators import Graded
 from .folder import read_graded, read_metadata
 

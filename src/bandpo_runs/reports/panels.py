@@ -10,7 +10,7 @@ import numpy as np
 
 from ..evals.results import in_paper, papers_order
 from ..files.logs import VALIDATED
-from ..statistics.curves import Curves, mean_of_known
+from ..statistics.collapse import Curves, mean_of_known
 
 Line = tuple[np.ndarray, np.ndarray]  # x and y
 

@@ -23,7 +23,7 @@ from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
 from ..files.logs import files_of, logs_at, name_of, read, repetition
 from ..files.reading import check_different, checked, read_yaml
-from ..statistics.curves import Curves, by_step
+from ..statistics.collapse import Curves, by_step
 from .panels import PANELS, Panel, validations
 
 _IN_REPORT = ("P(work)", "reward", "entropy", "clipped", "tail share", "cut", "radius", "held out")

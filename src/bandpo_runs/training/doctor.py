@@ -33,7 +33,7 @@ from ..files.logs import (
     unscored_in,
 )
 from ..files.reading import content_of, read_yaml
-from ..statistics.curves import Curves, by_step
+from ..statistics.collapse import Curves, by_step
 from .script import CONFIGS, of_code, of_script
 from .shell import SUFFIXES, not_beside, of_shell, script_text
 
