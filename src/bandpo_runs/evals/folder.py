@@ -334,6 +334,8 @@ class Evaluation:
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""
+        if self.done.get(sample.key, "error") != "error":
+            raise ValueError(f"sample {sample.key} is there already")
         self._file.add(
             {
                 name: value
