@@ -225,9 +225,9 @@ def _logged(path: Path) -> Iterator[Finding]:
 
 
 def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
-    """Say what share of the tokens the rule clips, what that means, and what it moved in other runs.
+    """Say what share of the tokens the rule clips, and what that means.
 
-    If it clips none, say whether it could clip any.
+    What such a rule moved in other runs is a second finding. If it clips none, say whether it could clip any.
     """
     run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))

@@ -1,6 +1,4 @@
-"""Compare a run with others whose rules clipped as many tokens: the points of docs/report/index.md."""
-
-from __future__ import annotations
+"""Compare a run with others whose rules clipped as many tokens. docs/report/index.md has them as points."""
 
 import csv
 import math
@@ -16,7 +14,7 @@ _NAMED = 2  # public runs and models that are named
 
 
 def nearest(percent: float) -> Finding:
-    """Say what rules that clip about this percentage of tokens moved, in small worlds and in language models.
+    """Say what rules that clip about this percentage of tokens moved. Small worlds and language models have rows.
 
     >>> nearest(2.0).level
     'note'
