@@ -1,20 +1,22 @@
-"""Write docs/paper.md: the paper's statements with verdict, function, test and proof, and its neighbours.
+"""Write docs/paper.md, an index of the paper's statements, and research/pages/paper_statements.md, the derivations.
 
     python docs/paper.py
 
-The page is made of the table and the texts below and of numbers that bandpo computes. `faults` says what does not fit:
-a statement of the paper without a function or a test, a name that does not exist, a label that only a docstring or only
-the page knows. tests/test_paper_page.py runs it, and compares the committed page with a new one.
+The pages are made of the table and the texts below, of numbers that bandpo computes, and of rows. `faults` says what
+does not fit: a statement of the paper without a function or a test, a name that does not exist, a label that only a
+docstring or only the page knows. tests/test_paper_page.py runs it, and compares the committed pages with new ones.
 """
 # ruff: noqa: E501  (tables)
 
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +30,8 @@ from bandpo import band, losses, trust_regions
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "paper.md"
+DERIVATIONS = ROOT / "research" / "pages" / "paper_statements.md"
+CLAIMS = ROOT / "research" / "grids" / "random_rewards_claims.csv"
 
 # Every LaTeX label of arXiv 2603.04918v1.
 LABELS = """
@@ -50,6 +54,7 @@ A_LABEL = re.compile(r"\b(?:lem|thm|prop|eq|sec|subsec|fig|tab|app):[\w-]+")
 
 DEFINITION, HOLDS, CORRECTED, FALSE = "definition", "holds", "holds with correction", "false as stated"
 PARTLY, SEEN, NOT_SEEN = "holds in part", "holds in the public logs", "not so in the public logs"
+IN_WORLDS, NOT_IN_WORLDS, UNSUPPORTED = "holds in small worlds", "not so in small worlds", "not supported"
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,15 @@ class Statement:
     verdict: str
     functions: str
     tests: str  # of tests/test_paper.py, or file.py::test
-    section: str = ""  # of this page, with the correction and its proof
+    section: str = ""  # with the proof: of research/pages/paper_statements.md, or one of `ELSEWHERE`
+    correction: str = ""
 
 
 STATEMENTS = (
     # -- the bottleneck
     Statement(
         "eq:fixed_ratio_range eq:fixed_variation_range_set",
-        "A clip keeps $r$ in $[1-\\epsilon_-, 1+\\epsilon_+]$: the rise of probability it allows is linear in $p$.",
+        "A clip keeps $r$ in $[1-\\epsilon_-,1+\\epsilon_+]$: the rise of probability that it allows is linear in $p$.",
         HOLDS,
         "Clip Bounds.variation Bounds.eps_low Bounds.eps_high",
         "test_eq_fixed_ratio_range test_eq_fixed_variation_range_set "
@@ -74,25 +80,25 @@ STATEMENTS = (
     ),
     Statement(
         "eq:theoretical_variation_range_set eq:theory_ratio_range",
-        "The simplex allows $-p \\le \\Delta p \\le 1-p$, that is $0 \\le r \\le 1/p$.",
+        "The simplex allows $-p\\le\\Delta p\\le1-p$, that is $0\\le r\\le1/p$.",
         HOLDS,
         "Bounds.variation band_bounds",
         "test_eq_theoretical_variation_range_set test_eq_theory_ratio_range",
     ),
     Statement(
         "sec:bottlenecks",
-        "The token of $p = 0.08$: a clip allows $\\Delta p \\le 0.016$, exploration wants about $0.4$.",
+        "For a token of $p=0.08$ a clip allows $\\Delta p\\le0.016$, where exploration wants about $0.4$.",
         CORRECTED,
         "Clip band_bounds Capped",
         "test_worked_example_of_the_tail_token test_a_cap_on_the_ratio_brings_the_bottleneck_back "
         "test_where_a_cap_of_10_binds",
         "The tail token and the cap",
+        correction="Band-KL allows [[rises]] at the paper's three radii, not 0.4.",
     ),
     # -- trust regions and bounds
     Statement(
         "eq:f_divergence_def eq:f_trust_region_set",
-        "$D_f(Q\\Vert P) = \\sum P f(Q/P)$; $f = -\\log u + u - 1$ is $\\mathrm{KL}(P\\Vert Q)$, that of TRPO; "
-        "balls are convex.",
+        "The ball of $D_f(Q\\Vert P)=\\sum P f(Q/P)$ is convex. $f=-\\log u+u-1$ is TRPO's $\\mathrm{KL}(P\\Vert Q)$.",
         HOLDS,
         "Divergence divergence_at",
         "test_eq_f_divergence_def test_every_registered_divergence_is_among_those_of_this_file "
@@ -100,19 +106,20 @@ STATEMENTS = (
     ),
     Statement(
         "eq:ratio_func_def eq:upper_bound_opt eq:lower_bound_opt eq:band_operator",
-        "The bounds are the extreme ratios $Q(a)/P(a)$ in the ball, a convex programme; Band clips $r$ to them.",
+        "The bounds are the extreme ratios $Q(a)/P(a)$ in the ball, a convex programme. Band clips $r$ to them.",
         HOLDS,
         "band_bounds Bounds.clamp Band",
         "test_thm_scalar_reduction test_eq_band_operator test_a_token_of_probability_zero_can_not_vary",
     ),
     Statement(
         "subsec:band_def subsec:bandpo",
-        "Thereby the ratio is strictly confined, the trust region enforced.",
+        "So the ratio is strictly confined and the trust region enforced.",
         FALSE,
         "Bounds.contains surrogate",
         "test_the_band_is_necessary_but_not_sufficient_for_the_trust_region "
         "test_all_tokens_inside_their_bands_and_the_policy_outside_the_ball test_the_objective_leaves_two_sides_free",
         "Bands and the ball",
+        correction="All tokens can be inside their bands, and the policy not in the ball.",
     ),
     # -- one variable
     Statement(
@@ -123,48 +130,54 @@ STATEMENTS = (
         "test_lem_complement_rescaling test_lem_complement_rescaling_is_not_unique_for_tv "
         "test_lem_complement_rescaling_is_not_unique_once_the_bound_is_saturated",
         "Rescaling",
+        correction="One optimum does. Others are as good under TV, and where a bound is saturated.",
     ),
     Statement(
         "app:proof_lemma_scaling",
-        "For a small $\\delta$ the optimum has $Q(a) < 1$.",
+        "For a small $\\delta$ the optimum has $Q(a)<1$.",
         FALSE,
         "band_bounds",
         "test_where_saturation_begins",
         "Saturation",
+        correction="Where $f(0)$ is finite, likely tokens may reach 1 at any $\\delta$.",
     ),
     Statement(
         "thm:scalar_reduction eq:scalar_g_derivation eq:scalar_g_def eq:proof_binding_eq eq:r_start_lower "
         "eq:r_start_upper",
-        "$g_f(p, r) = \\delta$ has, for any valid $\\delta$, exactly two roots in $r$, and they are the bounds.",
+        "For any valid $\\delta$, $g_f(p,r)=\\delta$ has exactly two roots in $r$, and they are the bounds.",
         CORRECTED,
         "divergence_at band_bounds",
         "test_thm_scalar_reduction test_thm_scalar_reduction_has_at_most_two_roots "
         "test_g_is_the_same_for_a_token_and_for_all_others_together",
         "One variable",
+        correction="At most one root on each side. Without one, the bound is the simplex limit.",
     ),
     Statement(
         "subsec:solving",
-        "The two roots are well-separated by the singularity at $r=1$.",
+        "The singularity at $r=1$ keeps the two roots well apart.",
         FALSE,
         "divergence_at band_bounds",
         "test_subsec_solving",
         "One variable",
+        correction="$r=1$ is the minimum of $g$, and the roots may be as close as one likes.",
     ),
     Statement(
         "app:proof_thm_scalar",
-        "A strictly convex $f$ has $f'' > 0$.",
+        "A strictly convex $f$ has $f''>0$.",
         FALSE,
         "Divergence",
         "test_thm_scalar_reduction_without_a_second_derivative",
         "One variable",
+        correction="$(u-1)^4$ has $f''(1)=0$. No derivative is needed.",
     ),
     Statement(
         "lem:gf_monotone_intervals",
-        "$g_f$ is strictly convex in $r$, falls until $r = 1$ and rises from there.",
+        "$g_f$ is strictly convex in $r$, falls until $r=1$ and rises from there.",
         CORRECTED,
         "divergence_at",
         "test_lem_gf_monotone_intervals",
         "One variable",
+        correction="TV's is not strictly convex, and falls and rises nevertheless.",
     ),
     Statement(
         "thm:bisection_global",
@@ -176,59 +189,65 @@ STATEMENTS = (
     ),
     Statement(
         "app:numerical_solver",
-        "The KL equation is $-p\\log r - (1-p)\\log c = \\delta$.",
+        "The KL equation is $-p\\log r-(1-p)\\log c=\\delta$.",
         HOLDS,
         "divergence_at band_bounds",
         "test_app_numerical_solver band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
     ),
     Statement(
         "app:solver_bisection_alg",
-        "Bisection until $\\lvert R-L\\rvert < 10^{-6}$ gives the bounds.",
+        "Bisection until $\\lvert R-L\\rvert<10^{-6}$ gives the bounds.",
         FALSE,
         "band_bounds",
         "test_app_solver_bisection_alg_tolerance",
         "The tolerance of the bisection",
+        correction="A tiny lower bound comes out as $10^{-6}$. For a wide upper one it never stops.",
     ),
     Statement(
         "sec:discussion",
-        r"The bounds are monotone in $p$, so a table makes them an $O(1)$ lookup. (One per radius, its error proven.)",
+        "The bounds are monotone in $p$, so a table makes them an $O(1)$ lookup.",
         HOLDS,
         "band_bounds",
         "band/test_table.py::test_a_table_has_what_the_solver_finds",
+        correction="One table for each radius.",
     ),
     Statement(
         "sec:discussion",
-        "KL, having no closed form, costs approximation errors that TV and Pearson do not have.",
+        "KL has no closed form, so it has approximation errors that TV and Pearson do not have.",
         FALSE,
         "band_bounds",
         "band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
         "The tolerance of the bisection",
+        correction="Solved in logarithms, KL is as exact as the closed forms.",
     ),
     # -- properties
     Statement(
         "prop:limits eq:all_limits",
-        "$\\overline r \\to \\infty$ and $\\underline r \\to 0$ for $p \\to 0$; $\\overline r \\to 1$ for $p \\to 1$.",
+        "For $p\\to0$, $\\overline r\\to\\infty$ and $\\underline r\\to0$. For $p\\to1$, $\\overline r\\to1$.",
         HOLDS,
         "band_bounds",
         "test_prop_limits test_what_a_rare_token_may_reach test_lower_bound_of_a_certain_token "
         "test_the_ends_of_the_generators",
         "Limits",
+        correction="A rare token may reach a fixed probability under KL and TV, none under Pearson.",
     ),
     Statement(
         "app:proof_prop_limits",
-        "$f(\\overline r) \\approx \\delta/p$, and $p f(0) \\to 0$, for $p \\to 0$.",
+        "For $p\\to0$, $f(\\overline r)\\approx\\delta/p$ and $pf(0)\\to0$.",
         FALSE,
         "band_bounds",
         "test_app_proof_prop_limits",
         "Limits",
+        correction="KL's $f(0)$ is infinite, and its $pf(\\overline{r})/\\delta$ tends to [[quotient]].",
     ),
     Statement(
         "fig:probability_ratio fig:probability_variation",
-        "The lower bounds rise towards 1; all bands respect the simplex as drawn.",
+        "The lower bounds rise towards 1. All bands respect the simplex as drawn.",
         FALSE,
         "band_bounds",
         "test_fig_probability_ratio",
         "Limits",
+        correction="KL's ends at $e^{-\\delta}$, TV's at $1-\\delta$. TV is drawn without its clamp.",
     ),
     Statement(
         "prop:monotonicity",
@@ -237,10 +256,11 @@ STATEMENTS = (
         "band_bounds divergence_at",
         "test_prop_monotonicity test_g_rises_with_p band/test_table.py::test_a_table_has_what_the_solver_finds",
         "Monotonicity",
+        correction="The lower bound is 0 up to some $p_0$, and rises from there.",
     ),
     Statement(
         "eq:bregman_identity",
-        "$\\partial g_f/\\partial p = f(r) - f(c) - f'(c)(r-c) > 0$.",
+        "$\\partial g_f/\\partial p=f(r)-f(c)-f'(c)(r-c)>0$.",
         HOLDS,
         "divergence_at",
         "test_eq_bregman_identity",
@@ -248,7 +268,7 @@ STATEMENTS = (
     ),
     Statement(
         "prop:saturation",
-        "A bound is the simplex limit if $g_f$ there is at most $\\delta$, else the root.",
+        "A bound is the simplex limit if $g_f$ is at most $\\delta$ there, and else the root.",
         HOLDS,
         "band_bounds",
         "test_prop_saturation test_where_saturation_begins test_prop_saturation_at_the_very_point",
@@ -256,15 +276,16 @@ STATEMENTS = (
     ),
     Statement(
         "prop:closedform eq:tv_bounds eq:chi2_bounds",
-        "TV: $1 \\pm \\delta/p$; Pearson: $1 \\pm \\sqrt{\\delta(1-p)/p}$.",
+        "The bounds of TV are $1\\pm\\delta/p$, those of Pearson $1\\pm\\sqrt{\\delta(1-p)/p}$.",
         CORRECTED,
         "band_bounds",
         "test_prop_closedform test_prop_closedform_leaves_the_simplex_as_stated",
         "Closed forms",
+        correction="Only with the clamp of the next row.",
     ),
     Statement(
         "eq:clamp_final_bounds",
-        "Both within $[0, 1/p]$.",
+        "Both are clamped to $[0,1/p]$.",
         HOLDS,
         "band_bounds",
         "test_prop_closedform",
@@ -272,21 +293,23 @@ STATEMENTS = (
     ),
     Statement(
         "subsec:properties",
-        "At one $\\delta$ KL permits a broader range than TV and Pearson.",
+        "At one $\\delta$ KL allows a broader range than TV and Pearson.",
         FALSE,
         "band_bounds",
         "test_kl_is_not_the_widest_band_at_equal_delta test_half_width_near_one",
         "Radii",
+        correction="At $p=0.001$ TV's upper bound is above KL's. Equal radii do not compare.",
     ),
     # -- the objective
     Statement(
         "eq:token_objective eq:bandpo_token_loss",
-        "$\\min(rA, \\mathrm{clip}(r)A)$ less a KL penalty, which has two directions.",
+        "$\\min(rA,\\mathrm{clip}(r)A)$ less a KL penalty, written in two directions.",
         CORRECTED,
         "surrogate kl_penalty policy_loss",
         "test_eq_bandpo_token_loss test_eq_token_objective "
         "losses/test_policy.py::test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference",
         "The KL penalty",
+        correction="The estimator k3 has the value of one direction, the gradient of the other.",
     ),
     Statement(
         "eq:bandpo_full eq:grpo",
@@ -311,50 +334,108 @@ STATEMENTS = (
     ),
     Statement(
         "sec:relaxed_band_analysis sec:analysis_tail fig:3d-vis-compare",
-        "For likely tokens Band-KL at 0.05 is stricter than Clip-Higher: above for $p>[[p high]]$, below for "
-        "$p>[[p low]]$.",
+        "Band-KL at 0.05 is stricter than Clip-Higher for likely tokens: above from $p=[[p high]]$ on, below from "
+        "$p=[[p low]]$.",
         HOLDS,
         "Band Clip Relaxed",
         "test_sec_analysis_tail",
     ),
     Statement(
         "sec:delta_radius",
-        "The recommended radius, KL at 0.05, is the default. (Why it is best is not tested here.)",
+        "The recommended radius, KL at 0.05, is the default.",
         DEFINITION,
         "Band",
         "test_sec_delta_radius",
+        correction="Whether it is the best was not tested.",
     ),
     Statement(
         "fig:analysis_dynamics sec:analysis_tail",
-        "Clip rate and the share of clipped rare tokens. (The training runs are not repeated here.)",
+        "The clip fraction, and the share of rare tokens in it.",
         DEFINITION,
         "Metrics.compute",
         "losses/test_metrics.py::test_every_number_is_its_formula",
+        correction="The paper's training runs were not repeated.",
     ),
     Statement(
         "fig:sub1 sec:analysis_tail",
-        "The overall clip rate of Band aligns closely with that of canonical clipping; Clip-Higher's is about half.",
+        "Band's clip fraction is close to GRPO's. Clip-Higher's is about half.",
         NOT_SEEN,
         "",
         "test_sec_analysis_tail_in_the_public_logs",
         "Clip rates in the public logs",
+        correction="Of GRPO's, Clip-Higher's is 40 to 57 %, Band's 1.5 to 5.2 %.",
     ),
     Statement(
         "fig:sub2 sec:analysis_tail",
-        "Rare tokens at the upper bound are about 20 % of what fixed bounds clip (GRPO's first steps: 60 %), and nearly none "
-        "of what Band clips.",
+        "Rare tokens above the upper bound are 60 % of what GRPO clips in its first steps, and nearly none of what Band clips.",
         SEEN,
         "",
         "test_sec_analysis_tail_in_the_public_logs",
         "Clip rates in the public logs",
+        correction="Steps 1 to 4: 43 to 57 % under GRPO, 15 to 20 % under Clip-Higher, 0 to 7 % under Band.",
+    ),
+    Statement(
+        "fig:sub3 sec:analysis_tail",
+        "Band's entropy mirrors that of Clip-Higher.",
+        NOT_SEEN,
+        "",
+        "test_fig_sub3_in_the_public_logs",
+        "Clip rates in the public logs",
+        correction="In steps 1 to 4 it goes with GRPO's.",
+    ),
+    Statement(
+        "fig:sub3 sec:analysis_tail",
+        "Band ends at ten times the entropy of GRPO.",
+        NOT_IN_WORLDS,
+        "",
+        "test_sec_intro_random_rewards",
+        "Entropy under random rewards",
+        correction="Above no clip: Band-KL 0.05 [[band 4]] and [[band 8]] nats, GRPO's clip [[grpo 4]] and [[grpo 8]].",
+    ),
+    Statement(
+        "sec:intro",
+        "A lower bound raises entropy, an upper bound lowers it.",
+        IN_WORLDS,
+        "",
+        "test_sec_intro_random_rewards",
+        "Entropy under random rewards",
+        correction="Above no clip: the lower side alone [[lower 4]] and [[lower 8]] nats, the upper [[upper 4]] and [[upper 8]].",
+    ),
+    Statement(
+        "sec:intro",
+        "Symmetric clipping lowers entropy, even under random rewards.",
+        NOT_IN_WORLDS,
+        "",
+        "test_sec_intro_random_rewards",
+        "Entropy under random rewards",
+        correction="GRPO's clip ends [[grpo 4]] and [[grpo 8]] nats above no clip.",
+    ),
+    Statement(
+        "sec:intro",
+        "A single radius makes tuning much simpler.",
+        UNSUPPORTED,
+        "",
+        "test_sec_intro_single_radius",
+        "One radius for all",
+        correction="Our best radii go from [[least radius]] to [[largest radius]].",
+    ),
+    Statement(
+        "sec:delta_radius",
+        "Smaller models are more sensitive to the radius.",
+        UNSUPPORTED,
+        "",
+        "test_sec_delta_radius_of_two_models",
+        "One radius for all",
+        correction="Two models, six single runs. In points of mean@32 both lose alike: 1.67 and 1.39.",
     ),
     Statement(
         "tab:main_results",
-        "Three repetitions; Band is ahead everywhere in mean@32, at least 2 points above GRPO, and ahead of all in pass@32.",
+        "Of three repetitions, Band leads in mean@32 everywhere, by at least 2 points over GRPO, and in pass@32.",
         PARTLY,
         "",
         "test_tab_main_results_averages test_tab_main_results_are_of_single_runs test_tab_main_results_claims",
         "The table of results",
+        correction='Cells are single evaluations. "pass@32" is verl\'s bootstrap. 2 points hold for averages.',
     ),
 )
 
@@ -461,7 +542,43 @@ def three_of_forty(name: str) -> float:
     return (f(u) @ torch.tensor([3 / 40, 37 / 40], dtype=torch.float64)).item() / 0.05
 
 
+def entropies() -> dict[str, str]:
+    """What a rule adds to the entropy of no clip under random rewards, with the half width of its 95 % interval."""
+    names = {"GRPO": "grpo", "Band-KL .05": "band", "upper .2 alone": "upper", "lower .2 alone": "lower"}
+    names["Band-KL .005"] = "tight"
+    worlds = {"1 use x 4": "1", "4 uses x 4": "4", "8 uses x 2": "8"}
+    with CLAIMS.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["outcome"] == "entropy" and row["world"] in worlds]
+    told = {}
+    for row in rows:
+        name = names.get(row["a"]) if row["b"] == "no clip" else "sides"
+        difference = f"{float(row['difference']):+.3f}"
+        told[f"{name} {worlds[row['world']]}"] = difference
+        told[f"{name} {worlds[row['world']]} ±"] = f"{difference} ± {float(row['half_width']):.3f}"
+    return told
+
+
+def best_radii() -> list[dict[str, str]]:
+    """Return Band-KL's tuned rows in small worlds, by radius; of no other control, and not at the edge of a grid."""
+    with (ROOT / "docs" / "report" / "rows.csv").open(encoding="utf-8", newline="") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["rule"], row["control"], row["at an edge"]) == ("Band-KL", "none", "") and "delta" in row["setting"]
+        ]
+    return sorted(rows, key=radius_of)
+
+
+def radius_of(row: dict[str, str]) -> float:
+    return float(row["setting"].removeprefix("delta ").partition(",")[0])
+
+
+def link_of_row(row: dict[str, str]) -> str:
+    return f"[{row['reward']}](../../docs/report/rows.csv#{row['id']})"
+
+
 def numbers() -> dict[str, str]:
+    radii = best_radii()
     deltas = (0.03, 0.05, 0.1)
     rise = [bandpo.band_bounds(at(0.08), "kl", d).variation(at(0.08)).high.item() for d in deltas]
     caps = [root(lambda p: cost("kl", p, 10.0), d) for d in deltas]
@@ -483,283 +600,250 @@ def numbers() -> dict[str, str]:
         "p high": f"{root(lambda p: cost('kl', p, 1.28), 0.05):.2f}",
         "p low": f"{root(lambda p: cost('kl', p, 0.8), 0.05):.2f}",
         "quotient": f"{-math.expm1(-0.05) / 0.05:.3f}",
+        "least radius": f"{radius_of(radii[0]):.4f}",
+        "largest radius": f"{radius_of(radii[-1]):.2f}",
+        "least row": link_of_row(radii[0]),
+        "largest row": link_of_row(radii[-1]),
+        **entropies(),
     }
 
 
 # ---- texts
 
 INTRODUCTION = r"""
-# The paper and its neighbours
+# The paper, statement by statement
 
-The operator of BandPO ([ICML 2026, PMLR 306:70671-70692](https://proceedings.mlr.press/v306/li26gm.html)) is sound, and
-its main results hold. Some statements hold only with a correction or in part, and some are false as stated:
+The operator of BandPO ([ICML 2026, PMLR 306:70671-70692](https://proceedings.mlr.press/v306/li26gm.html)) is sound. Its main results on bounds
+hold, some with a correction. Some sentences are false as stated. Statements on training were checked against the paper's digits, public logs and
+[small worlds](../research/pages/worlds.md), which are not language models.
 
-- what must be strictly convex, and where a bound reaches the end of the simplex,
-- how exact the bisection is,
-- that bands keep the policy inside the ball,
-- how often Band clips,
-- some sentences about the table of results.
+**Every verdict is about [version 1](https://arxiv.org/abs/2603.04918v1) on arXiv**, of March 2026. The proceedings' text could not be had, so a verdict
+may be out of date.
 
-**Every verdict is about version 1 on arXiv** ([2603.04918v1](https://arxiv.org/abs/2603.04918v1), March 2026), whose
-labels stand in the table. Some may be out of date: the proceedings' text, of September 2026, could not be had here, only
-its title, authors and abstract, which are those of version 1.
-
-Each verdict has a proof, a counterexample or numbers below. *Holds* means: under the paper's own assumptions, for all divergences of the
-library, and as tested. The numbers of this page are computed by the library (`python docs/paper.py`).
-
-Also here: [prior art](#prior-art), [the paper, the public scripts, and this library](#the-paper-the-public-scripts-and-this-library).
+*Holds* means: under the paper's assumptions, for all divergences of the library, and as tested. A verdict links to its proof or numbers.
+[A table](../research/pages/paper_statements.md#the-paper-the-public-scripts-and-this-library) shows where the paper, its scripts and this library differ.
 
 ## The statements
 """
 
+LOGS = r"""
+## Clip rates in the public logs
+
+The authors published logs of four training steps of Qwen2.5-3B-Instruct: single runs, by later code with a cap of 10 on the ratio. They count one of
+eight GPUs, about 360,000 tokens a step.
+
+| steps 1 to 4 | GRPO | Clip-Higher | Band-KL, 0.05 |
+|---|---|---|---|
+| tokens outside their bounds | 421, 535, 465, 463 | 239, 221, 186, 228 | 14, 28, 7, 10 |
+| as a share of GRPO's | | 40 to 57 % | **1.5 to 5.2 %** |
+| of these, above and $p\le0.2$ | 43 to 57 % | 15 to 20 % | 0 to 7 % |
+| entropy, nats a token | .596 .579 .591 .522 | .596 .583 .608 .550 | .596 .583 .599 .525 |
+
+*Outside* ignores the sign of the advantage: fewer tokens are clipped, that is, lose their gradient. Band is nearly no clip here; only a run without a
+clip would tell them apart.
+
+## Prior art
+
+Some rules had other names: Relaxed Band is TRGPPO of 2019, and kl-UCB's and Wilson's intervals are bands.
+[Each equality is a test](../research/pages/prior.md).
+"""
+
+HEAD = r"""
+# The paper's statements: proofs and counterexamples
+
+[The index](../../docs/paper.md) has every statement with its verdict; this page has what stands behind the verdicts. The library computes the numbers
+(`python docs/paper.py`).
+"""
+
 SECTIONS = {
     "Assumptions": r"""
-The paper asks for a strictly convex $f$ with $f(1)=0$, and then uses TV, which is not strictly convex. All that is
-needed is less: $f:[0,\infty)\to(-\infty,\infty]$ is convex, finite for $u>0$, $f(1)=0$, $f(0)=\lim_{u\to0}f(u)$, and
-**$f$ is not affine on any interval around 1**. A kink is allowed, TV included. Adding $a(u-1)$ to $f$ changes no
-divergence, so subtract a supporting line at 1: from here on $f\ge0$. By convexity $f(u)/(u-1)$ does not fall for $u>1$,
-so the slope far out, $C=\lim_{u\to\infty}f(u)/u\in[0,\infty]$, exists. $P$ has full support, $p=P(a)\in(0,1)$,
-$r=Q(a)/p$, $c=(1-rp)/(1-p)$ and $g(p,r)=p f(r)+(1-p)f(c)$. Two facts carry everything: $pr+(1-p)c=1$, so for $r\ne1$
-the numbers $r$ and $c$ lie strictly on opposite sides of 1; and $(p,r)\mapsto(1-p,c)$ leaves $g$ as it is.
+The paper asks for a strictly convex $f$ with $f(1)=0$, and then uses TV, which is not strictly convex. Less is needed:
+$f:[0,\infty)\to(-\infty,\infty]$ is convex, finite for $u>0$, $f(1)=0$, $f(0)=\lim_{u\to0}f(u)$, and **$f$ is not affine on any
+interval around 1**. A kink is allowed.
+
+Adding $a(u-1)$ to $f$ changes no divergence, so subtract a supporting line at 1: from here on $f\ge0$. By convexity $f(u)/(u-1)$
+does not fall for $u>1$, so the slope far out, $C=\lim_{u\to\infty}f(u)/u\in[0,\infty]$, exists. $P$ has full support,
+$p=P(a)\in(0,1)$, $r=Q(a)/p$, $c=(1-rp)/(1-p)$ and $g(p,r)=pf(r)+(1-p)f(c)$. Two facts carry everything. As $pr+(1-p)c=1$, for
+$r\ne1$ the numbers $r$ and $c$ lie strictly on opposite sides of 1. And $(p,r)\mapsto(1-p,c)$ leaves $g$ as it is.
 """,
     "Rescaling": r"""
-**As stated** every optimum keeps the proportions of the other tokens. **False** for TV: from $P=(0.2,0.4,0.4)$ the
-policy $(0.3,0.3,0.4)$ costs no more than the rescaled $(0.3,0.35,0.35)$. False also for a strictly convex $f$ once a
-bound is saturated: for Pearson at $\delta=0.1$ and $P=(0.02,0.49,0.49)$ both $(0,0.5,0.5)$ and $(0,0.52,0.48)$ attain
-$r=0$.
+**False as stated** for TV: from $P=(0.2,0.4,0.4)$ the policy $(0.3,0.3,0.4)$ costs no more than the rescaled $(0.3,0.35,0.35)$.
+False also for a strictly convex $f$ once a bound is saturated: for Pearson at $\delta=0.1$ and $P=(0.02,0.49,0.49)$ both
+$(0,0.5,0.5)$ and $(0,0.52,0.48)$ attain $r=0$.
 
-**Holds.** *Every $Q$ has $D_f(Q\Vert P)\ge g(p,r)$, with equality if $Q(b)=cP(b)$ for all $b\ne a$; hence both
-extremal problems have an optimum of that form. If $f$ is strictly convex and the optimal $r$ has $g(p,r)=\delta$ or
-$r=1/p$, it is the only one.*
+**Holds.** *Every $Q$ has $D_f(Q\Vert P)\ge g(p,r)$, with equality if $Q(b)=cP(b)$ for all $b\ne a$; hence both extremal problems have
+an optimum of that form. If $f$ is strictly convex and the optimal $r$ has $g(p,r)=\delta$ or $r=1/p$, it is the only one.*
 
 *Proof.* With the weights $w_b=P(b)/(1-p)$, Jensen's inequality gives
-$\sum_{b\ne a}P(b)f(Q(b)/P(b))$ $=(1-p)\sum_b w_b f(Q(b)/P(b))$ $\ge(1-p)f\big(\sum_b w_bQ(b)/P(b)\big)$ $=(1-p)f(c)$,
-with equality for constant ratios. The ball is compact ($D_f$ is lower semicontinuous), so an optimum exists; rescaling
-its others keeps $r$ and does not raise the divergence. An optimum with $g(p,r)=\delta$ has $\delta\ge D_f\ge g=\delta$:
-equality in Jensen's inequality, which for a strictly convex $f$ means constant ratios. For $r=1/p$ nothing is left to
-distribute. $\square$
+$\sum_{b\ne a}P(b)f(Q(b)/P(b))$ $=(1-p)\sum_bw_bf(Q(b)/P(b))$ $\ge(1-p)f\big(\sum_bw_bQ(b)/P(b)\big)$ $=(1-p)f(c)$, with equality for
+constant ratios. The ball is compact, as $D_f$ is lower semicontinuous, so an optimum exists. Rescaling its others keeps $r$ and does
+not raise the divergence. An optimum with $g(p,r)=\delta$ has $\delta\ge D_f\ge g=\delta$: equality in Jensen's inequality, which for a
+strictly convex $f$ means constant ratios. For $r=1/p$ nothing is left to distribute. $\square$
 """,
     "One variable": r"""
-**As stated** $f$ is strictly convex, and then $g$ is, and has exactly two roots for any valid radius $\delta>0$. Which
-radii are valid is not said, and for most divergences that depends on the token: where a bound is saturated there is no
-root on that side (Pearson at $\delta=0.05$ and $p=0.04$: below 1, $g\le g(p,0)=p/(1-p)=0.042$). TV, which the paper
-uses, is not strictly convex; its $g$ is $p\lvert r-1\rvert$. Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$
-has $f''(1)=0$, and bounds all the same. And nothing is singular at $r=1$: it is the minimum of $g$, as smooth there as
-$f$ is at 1, with slope 0 (TV has a kink). What separates the roots is that $g(p,1)=0<\delta$; for small $\delta$ they
-are as close as one likes.
+**As stated** there are exactly two roots for any valid $\delta>0$. Which radii are valid is not said, and mostly depends on the token:
+where a bound is saturated there is no root on that side. For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1.
+Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$ has $f''(1)=0$, and bounds nevertheless. Nothing is singular at $r=1$: it is the
+minimum of $g$, as smooth there as $f$ is at 1. The roots are apart because $g(p,1)=0<\delta$; for small $\delta$ they are as close as
+one likes.
 
-**Holds.** *On $[0,1/p]$ $g$ is convex, 0 at $r=1$, strictly decreasing before and strictly increasing after (where it
-is finite). So the $r$ with $g(p,r)\le\delta$ are an interval, its ends are the bounds, and each end is the one root
-on its side or, if there is none, the simplex limit 0 or $1/p$.*
+**Holds.** *On $[0,1/p]$ $g$ is convex, 0 at $r=1$, strictly decreasing before and strictly increasing after, where it is finite. So the
+$r$ with $g(p,r)\le\delta$ are an interval, its ends are the bounds, and each end is the one root on its side or, if there is none, the
+simplex limit 0 or $1/p$.*
 
-*Proof.* $c$ is affine in $r$, so $g$ is convex; $f\ge0$, so $g\ge0=g(p,1)$. If $g(p,r)=0$ for an $r\ne1$ then
-$f(r)=f(c)=0$, and $f$, convex and not negative, vanishes between $r$ and $c$, an interval around 1: excluded. A convex
-function whose only minimum is at 1 is strictly monotone on both sides of it. By the section above the ratios in the
-ball are exactly those with $g\le\delta$. $\square$ No derivative and no strict convexity is needed, so this is the
-lemma `lem:gf_monotone_intervals` for TV as well.
+*Proof.* $c$ is affine in $r$, so $g$ is convex; $f\ge0$, so $g\ge0=g(p,1)$. If $g(p,r)=0$ for an $r\ne1$ then $f(r)=f(c)=0$, and $f$,
+convex and not negative, vanishes between $r$ and $c$, an interval around 1: excluded. A convex function whose only minimum is at 1 is
+strictly monotone on both sides of it. By the section above the ratios in the ball are exactly those with $g\le\delta$. $\square$
+
+No derivative and no strict convexity is needed, so this is `lem:gf_monotone_intervals` for TV as well.
 """,
     "Saturation": r"""
-`prop:saturation` holds as it stands. What it leaves open is when: let $S(p)=g(p,0)=pf(0)+(1-p)f(1/(1-p))$.
+`prop:saturation` leaves open when a bound is saturated. Let $S(p)=g(p,0)=pf(0)+(1-p)f(1/(1-p))$.
 
-**Holds.** *$\underline r=0$ iff $S(p)\le\delta$, and $\overline r=1/p$ iff $S(1-p)\le\delta$. If $f(0)=\infty$, neither
-ever happens. If $f(0)<\infty$, $S$ rises strictly and continuously from 0 to $f(0)+C$: for $\delta<f(0)+C$ there is one
-$p_0$ with $S(p_0)=\delta$, and the lower bound is 0 exactly for $p\le p_0$, the upper one $1/p$ exactly for
-$p\ge1-p_0$; for $\delta\ge f(0)+C$ the band is the whole simplex for every $p$.*
+**Holds.** *$\underline r=0$ iff $S(p)\le\delta$, and $\overline r=1/p$ iff $S(1-p)\le\delta$. If $f(0)=\infty$, neither ever happens. If
+$f(0)<\infty$, $S$ rises strictly and continuously from 0 to $f(0)+C$: for $\delta<f(0)+C$ there is one $p_0$ with $S(p_0)=\delta$, and
+the lower bound is 0 exactly for $p\le p_0$, the upper one $1/p$ exactly for $p\ge1-p_0$; for $\delta\ge f(0)+C$ the band is the whole
+simplex for every $p$.*
 
-*Proof.* $g(p,1/p)=pf(1/p)+(1-p)f(0)=S(1-p)$; the rest of the first sentence is "One variable". $S$ rises by
-"Monotonicity" with $r=0$. For $p\to0$, $pf(0)\to0$ and $f(1/(1-p))\to f(1)=0$; for $p\to1$, $(1-p)f(1/(1-p))\to C$.
-$\square$
+*Proof.* $g(p,1/p)=pf(1/p)+(1-p)f(0)=S(1-p)$; the rest of the first sentence is "One variable". $S$ rises by "Monotonicity" with $r=0$.
+For $p\to0$, $pf(0)\to0$ and $f(1/(1-p))\to f(1)=0$; for $p\to1$, $(1-p)f(1/(1-p))\to C$. $\square$
 
-So `app:proof_lemma_scaling` is wrong that a small $\delta$ keeps $Q(a)<1$: for any fixed $\delta$, however small, all
-tokens with $p\ge1-p_0$ may reach 1, unless $f(0)=\infty$. For $\delta=0.05$, with the $q$ of the section "Limits":
+So for any fixed $\delta$, however small, all tokens with $p\ge1-p_0$ may reach 1, unless $f(0)=\infty$: `app:proof_lemma_scaling` is
+wrong there. For $\delta=0.05$, with the $q$ of the section "Limits":
 
 [[ends]]
 
-A number alone is a root without a formula. The $p_0$ of $f$ is the $q$ of its dual $f^\ast(u)=uf(1/u)$, because $f(0)$
-is the slope of $f^\ast$ far out and $S(p)=f(0)p+f^\ast(1-p)$. KL never lets a token vanish; its dual, reverse KL, never
-lets a vanishing one reach any fixed probability. TV, Hellinger and Jensen-Shannon are their own duals.
+A number alone is a root without a formula. The $p_0$ of $f$ is the $q$ of its dual $f^\ast(u)=uf(1/u)$, because $f(0)$ is the slope of
+$f^\ast$ far out and $S(p)=f(0)p+f^\ast(1-p)$. KL never lets a token vanish. Its dual, reverse KL, never lets a vanishing one reach any
+fixed probability. TV, Hellinger and Jensen-Shannon are their own duals.
 """,
     "Limits": r"""
-`prop:limits` holds, but not by its proof, and it stops short of what decides whether the bottleneck is gone. The
-proof needs $pf(0)\to0$, and $f(0)=\infty$ for KL; and it has $f(\overline r)\approx\delta/p$, which is wrong for
-every divergence of the table with a finite $C$: for KL $pf(\overline r)/\delta\to(1-e^{-\delta})/\delta$, which is
-[[quotient]] at $\delta=0.05$, for TV 1/2.
+`prop:limits` holds, but not by its proof. That needs $pf(0)\to0$, and $f(0)=\infty$ for KL; and it has $f(\overline r)\approx\delta/p$, which is
+wrong for every divergence of the table with a finite $C$. For KL $pf(\overline r)/\delta\to(1-e^{-\delta})/\delta$, which is [[quotient]] at
+$\delta=0.05$, for TV 1/2.
 
-**Holds.** *For $p\to0$: $\overline r\to\infty$, $\underline r\to0$, and the probability that the token may reach,
-$p\overline r$, tends to $q$, the root of*
+**Holds.** *For $p\to0$: $\overline r\to\infty$, $\underline r\to0$, and the probability that the token may reach, $p\overline r$, tends to
+$q$, the root of*
 
 $$qC+f(1-q)=\delta,$$
 
 *to 1 if $C+f(0)\le\delta$, to 0 if $C=\infty$. For $p\to1$: $\overline r\to1$ and $\underline r\to1-q$.*
 
-*Proof.* Fix $r>0$. For $p\to0$, $c\to1$ and $g(p,r)\to0$: from some $p$ down $r$ is in the band, whatever $r$ was. For
-$p\to1$, $1\le\overline r\le1/p$. Next fix $x\in(0,1)$ and put $r=x/p$. Then $pf(x/p)\to xC$ and
-$(1-p)f\big(\frac{1-x}{1-p}\big)\to f(1-x)$, so $g(p,x/p)\to\varphi(x)=xC+f(1-x)$. If $C=\infty$, no $x>0$ stays in the
-band. Otherwise $\varphi$ is convex, $\varphi(0)=0$ and $\varphi(x)>0$ for $x>0$ (else $C=0$, so $f=0$ on
-$[1,\infty)$, and $f(1-x)=0$: affine around 1), hence strictly increasing: for small $p$, $x/p$ is in the band if
-$\varphi(x)<\delta$ and not in it if $\varphi(x)>\delta$. Last, exchanging the token with all others together,
+*Proof.* Fix $r>0$. For $p\to0$, $c\to1$ and $g(p,r)\to0$: from some $p$ down $r$ is in the band, whatever $r$ was. For $p\to1$,
+$1\le\overline r\le1/p$. Next fix $x\in(0,1)$ and put $r=x/p$. Then $pf(x/p)\to xC$ and $(1-p)f\big(\frac{1-x}{1-p}\big)\to f(1-x)$, so
+$g(p,x/p)\to\varphi(x)=xC+f(1-x)$. If $C=\infty$, no $x>0$ stays in the band. Otherwise $\varphi$ is convex, $\varphi(0)=0$ and
+$\varphi(x)>0$ for $x>0$ (else $C=0$, so $f=0$ on $[1,\infty)$, and $f(1-x)=0$: affine around 1), hence strictly increasing: for small $p$,
+$x/p$ is in the band if $\varphi(x)<\delta$ and not if $\varphi(x)>\delta$. Last, exchanging the token with all others together,
 $p\overline r(p)+(1-p)\underline r(1-p)=1$, so the limit of $\underline r$ for $p\to1$ is $1-q$. $\square$
 
-*Consequences.* (1) The bottleneck is *removed* iff $C<\infty$: only then does the allowed rise $\Delta p$ stay away
-from 0 for rare tokens. For $C=\infty$ it is softened: Pearson allows $\sqrt{\delta p(1-p)}$, reverse KL about
-$\delta/\log(1/p)$ (it solves $q\log\frac qp+(1-q)\log(1-q)=\delta$), the power divergence of order $l>0$ about
-$(\delta l(l+1))^{1/(l+1)}p^{l/(l+1)}$. The last column of the table above has $\delta=0.05$ and $p=10^{-6}$.
-(2) If $C=\infty$, then $pf(\overline r)\to\delta$, as $c\to1$. If $q<1$ and $C<\infty$, the limit is
-$qC=\delta-f(1-q)$, which is less unless $f$ vanishes from $1-q$ to 1. (3) The caption of the paper's Figure 2 has the
-lower bounds rise to 1. That of Pearson does; that of KL ends at $e^{-\delta}$ and that of TV at $1-\delta$, as the
-paper's own appendix derives.
+- The bottleneck is *removed* iff $C<\infty$: only then does the allowed rise $\Delta p$ stay away from 0 for rare tokens. Else it is
+  softened. Pearson allows $\sqrt{\delta p(1-p)}$, reverse KL about $\delta/\log(1/p)$, the root of
+  $q\log\frac qp+(1-q)\log(1-q)=\delta$, and the power divergence of order $l>0$ about $(\delta l(l+1))^{1/(l+1)}p^{l/(l+1)}$.
+- If $C=\infty$, then $pf(\overline r)\to\delta$, as $c\to1$. If $q<1$ and $C<\infty$, the limit is $qC=\delta-f(1-q)$, which is less
+  unless $f$ vanishes from $1-q$ to 1.
+- The caption of Figure 2 has the lower bounds rise to 1. Pearson's does; KL's ends at $e^{-\delta}$ and TV's at $1-\delta$, as the
+  paper's own appendix derives.
 """,
     "Monotonicity": r"""
-**As stated** both bounds are strictly monotone. **False** for the lower one, which is 0 for all $p\le p_0$; and the
-proof, by the implicit function theorem, needs derivatives that TV does not have.
+**False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof, by the implicit function theorem, needs derivatives
+that TV does not have.
 
-**Holds.** *For every $r\ne1$, $g(p,r)$ rises strictly with $p$ where it is finite. Hence $\overline r$ falls strictly
-on all of $(0,1)$, saturated or not, and $\underline r$ is 0 on $(0,p_0]$ and rises strictly from there.*
+**Holds.** *For every $r\ne1$, $g(p,r)$ rises strictly with $p$ where it is finite. Hence $\overline r$ falls strictly on all of $(0,1)$,
+saturated or not, and $\underline r$ is 0 on $(0,p_0]$ and rises strictly from there.*
 
-*Proof.* Let $p_1<p_2$ with $rp_2\le1$. Since $c-r=(1-r)/(1-p)$, $c_1$ lies strictly between $r$ and $c_2$. The coin
-that is $r$ with probability $p_1$ and $c_1$ otherwise has mean 1. Replace $c_1$ by a coin between $r$ and $c_2$ with
-mean $c_1$: the result is $r$ or $c_2$ and has mean 1, so it is $r$ with probability $p_2$. Jensen's inequality for that
-replacement is $g(p_1,r)\le g(p_2,r)$, with equality only if $f$ is affine between $r$ and $c_2$; but 1 lies strictly
-between them. Now the bounds. If $g(p_1,\underline r(p_1))=\delta$, then $g(p_2,\underline r(p_1))>\delta$, so
-$\underline r(p_2)>\underline r(p_1)$; up to $p_0$ it is 0 by "Saturation". For the upper one let
-$\rho=\overline r(p_2)$: $g(p_1,\rho)<g(p_2,\rho)\le\delta$ and $\rho<1/p_1$, so by continuity a little more than
-$\rho$ is allowed at $p_1$. $\square$
+*Proof.* Let $p_1<p_2$ with $rp_2\le1$. Since $c-r=(1-r)/(1-p)$, $c_1$ lies strictly between $r$ and $c_2$. The coin that is $r$ with
+probability $p_1$ and $c_1$ otherwise has mean 1. Replace $c_1$ by a coin between $r$ and $c_2$ with mean $c_1$: the result is $r$ or $c_2$
+and has mean 1, so it is $r$ with probability $p_2$. Jensen's inequality for that replacement is $g(p_1,r)\le g(p_2,r)$, with equality only
+if $f$ is affine between $r$ and $c_2$; but 1 lies strictly between them. Now the bounds. If $g(p_1,\underline r(p_1))=\delta$, then
+$g(p_2,\underline r(p_1))>\delta$, so $\underline r(p_2)>\underline r(p_1)$; up to $p_0$ it is 0 by "Saturation". For the upper one let
+$\rho=\overline r(p_2)$: $g(p_1,\rho)<g(p_2,\rho)\le\delta$ and $\rho<1/p_1$, so by continuity a little more than $\rho$ is allowed at
+$p_1$. $\square$
 
-`eq:bregman_identity` holds wherever $f'(c)$ exists, for TV too, and by the same remark, that 1 is strictly between $r$
-and $c$, the right side is positive without strict convexity.
+`eq:bregman_identity` holds wherever $f'(c)$ exists. As 1 is strictly between $r$ and $c$, its right side is positive without strict
+convexity.
 """,
     "Closed forms": r"""
-**As stated** the bounds of TV and Pearson have no clamp. **False** beyond saturation: for $\delta=0.1$ and $p=0.95$,
-$1+\delta/p=1.105$, but $1/p=1.053$; at $p=0.05$ both lower bounds are negative. `eq:clamp_final_bounds`, which only the
-appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$ for Pearson on all of $[0,1/p]$,
-monotone on each side, so the root is beyond a limit iff $g$ at the limit is less than $\delta$. The paper's Figures 1b
-and 2 draw TV without the clamp and say that it "strictly adheres to physical simplex constraints"; ours clamp.
-Closed forms that the paper does not have: Hellinger (an arc) and Neyman (Wilson's interval, which the library solves).
+**False as stated** beyond saturation: for $\delta=0.1$ and $p=0.95$, $1+\delta/p=1.105$, but $1/p=1.053$; at $p=0.05$ both lower bounds
+are negative. `eq:clamp_final_bounds`, which only the appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$
+for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ at the limit is less than $\delta$. Figures 1b and 2 draw TV without
+the clamp and say that it "strictly adheres to physical simplex constraints"; ours clamp. Closed forms that the paper does not have:
+Hellinger (an arc) and Neyman (Wilson's interval, which the library solves).
 """,
     "Radii": r"""
-**As stated** "the KL variant permits a broader ratio range" than TV and Pearson at $\delta=0.1$. **False** pointwise:
-at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p=0.999$ the lower bound of KL is
-[[kl deep]], that of TV [[tv deep]]. And equal radii of different divergences mean nothing.
+**False as stated** at $\delta=0.1$: at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p=0.999$ the lower
+bound of KL is [[kl deep]], that of TV [[tv deep]].
 
 **Holds.** *If $\kappa=f''(1)>0$ exists, the bounds are $1\pm\sqrt{2\delta(1-p)/(p\kappa)}(1+o(1))$ for $\delta\to0$.*
 
 *Proof.* $g(p,1+s)=pf(1+s)+(1-p)f\big(1-\frac{sp}{1-p}\big)$ $=\frac\kappa2s^2\big(p+\frac{p^2}{1-p}\big)+o(s^2)$
 $=\frac{\kappa p}{2(1-p)}s^2+o(s^2)$. $\square$
 
-So only $\delta/\kappa$ compares, and only near $r=1$: $\kappa$ is 1 for both KL and every power divergence, 2 for
-Pearson and Neyman, 1/4 for Hellinger and Jensen-Shannon. KL at $\delta$ is as wide as Pearson at $2\delta$. TV has no
-$\kappa$: its half-width is $\delta/p$.
+So only $\delta/\kappa$ compares, and only near $r=1$. $\kappa$ is 1 for both KL and every power divergence, 2 for Pearson and Neyman, 1/4
+for Hellinger and Jensen-Shannon. TV has no $\kappa$: its half-width is $\delta/p$.
 """,
     "Bands and the ball": r"""
-**As stated** Band "strictly confines" the ratio and enforces the trust region. **False**, three times over. A token at
-$r=1$ is inside its band however the others move. Nor is it enough that *every* token is inside its own: of 40 equal
-tokens let three rise to their upper bound at $\delta=0.05$ and the others shrink alike; each ratio is in its band, and
-the policy is [[forty kl]] radii away in KL, [[forty chi2]] in Pearson, [[forty tv]] in TV. And
-$\min(rA,\mathrm{clip}(r)A)$ has a gradient for $A>0$ below the band and for $A<0$ above it, as in PPO.
+**False as stated**, three times. A token at $r=1$ is inside its band however the others move. Nor is it enough that *every* token is
+inside its own: of 40 equal tokens let three rise to their upper bound at $\delta=0.05$ and the others shrink alike. Each ratio is in its
+band, and the policy is [[forty kl]] radii away in KL, [[forty chi2]] in Pearson, [[forty tv]] in TV. And $\min(rA,\mathrm{clip}(r)A)$ has
+a gradient for $A>0$ below the band and for $A<0$ above it, as in PPO.
 
-**Holds.** *The band is the projection of the ball to the token's ratio: the smallest interval that no policy of the
-ball leaves. For two tokens it is the ball.* This is "One variable". So Band never cuts a policy that the trust region
-allows, and lets pass some that it forbids: an outer relaxation, token by token.
+**Holds.** *The band is the projection of the ball to the token's ratio: the smallest interval that no policy of the ball leaves. For two
+tokens it is the ball.* This is "One variable". So Band never cuts a policy that the trust region allows, and lets pass some that it
+forbids.
 """,
     "The tail token and the cap": r"""
-The arithmetic of the example holds. But it asks for a rise of about 0.4 at $p=0.08$, and Band-KL allows [[rises]] at
-the three radii of the paper (0.03, 0.05, 0.1); a rise of 0.4 costs [[cost of 0.4]]. The authors' scripts, not the
-paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: linear in $p$ again, the
-bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$: for KL below [[caps]].
+The arithmetic holds. But a rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
+[[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: linear in
+$p$ again, the bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
 """,
     "The tolerance of the bisection": r"""
-A tolerance of $10^{-6}$ on $r$ is fine in the bulk. It says nothing about a small $\underline r$: at $p=0.001$ and
-$\delta=0.05$ KL has $\log\underline r=[[log low]]$, and the bisection returns about $10^{-6}$, which is $e^{-14}$. And
-where $\overline r$ is so large that neighbouring floats are further apart than $10^{-6}$ it never stops: in float64 at
-$p=10^{-12}$, in float32 at $p=0.001$ already. The library solves in logarithms, in a
-fixed number of steps, and is within 3e-7 of 60-digit arithmetic in float32 and 1e-13 in float64 (relative, of
-$\log r$), for KL as for the closed forms: no solver error comes on top, as `sec:discussion` has it. The look-up table
-proposed there, one per radius, is not needed.
+A tolerance of $10^{-6}$ on $r$ says nothing about a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
+$\log\underline r=[[log low]]$, and the bisection returns about $10^{-6}$, which is $e^{-14}$. Where neighbouring floats near $\overline r$
+are further apart than $10^{-6}$ it never stops: in float64 at $p=10^{-12}$, in float32 at $p=0.001$ already.
+
+The library solves in logarithms, in a fixed number of steps. It is within 3e-7 of 60-digit arithmetic in float32 and 1e-13 in float64,
+relative, of $\log r$, for KL as for the closed forms. So there are no errors of a solver, and the look-up table of `sec:discussion` is
+not needed.
 """,
     "The KL penalty": r"""
-`eq:token_objective` writes $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, `eq:bandpo_token_loss` the other direction. The
-estimator in use, k3 of tokens drawn from $\pi$ (it is $\pi_\mathrm{old}$ in the first step), has both: its mean
-*value* is
-$\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, its mean *gradient* that of $\mathrm{KL}(\pi_\mathrm{ref}\Vert\pi)$. *Proof.*
-With $d=\log\pi_\mathrm{ref}-\log\pi$, $\mathrm E_\pi[e^d-d-1]=1+\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})-1$; the
-gradient at fixed tokens is $\mathrm E_\pi[(1-e^d)\nabla\log\pi]=-\sum\pi_\mathrm{ref}\nabla\log\pi$, as
-$\sum\pi\nabla\log\pi=0$. $\square$
+`eq:token_objective` writes $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, `eq:bandpo_token_loss` the other direction. The estimator in use is k3
+of tokens drawn from $\pi$, which is $\pi_\mathrm{old}$ in the first step. It has both: its mean *value* is
+$\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, its mean *gradient* that of $\mathrm{KL}(\pi_\mathrm{ref}\Vert\pi)$.
+
+*Proof.* With $d=\log\pi_\mathrm{ref}-\log\pi$, $\mathrm E_\pi[e^d-d-1]=1+\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})-1$; the gradient at fixed
+tokens is $\mathrm E_\pi[(1-e^d)\nabla\log\pi]=-\sum\pi_\mathrm{ref}\nabla\log\pi$, as $\sum\pi\nabla\log\pi=0$. $\square$
 """,
-    "Clip rates in the public logs": r"""
-The authors' repository has logs of the first four training steps of Qwen2.5-3B-Instruct, with the counts of one of eight
-GPUs, about 360,000 tokens a step. They are of other runs than the paper's, by later code with a cap of 10 on
-the ratio, and say nothing of later steps.
+    "Entropy under random rewards": r"""
+The introduction says that with symmetric bounds the upper one dominates, "even when the algorithm is fed purely random rewards". In our
+world [`ways`](worlds.md) half of all rewards are inverted, so they say nothing. Entropy at the end minus no clip's, in nats with 95 %
+intervals, one learning rate, 192 paired seeds:
 
-| steps 1 to 4 | GRPO | Clip-Higher | Band-KL, 0.05 |
-|---|---|---|---|
-| tokens outside the interval | 421, 535, 465, 463 | 239, 221, 186, 228 | 14, 28, 7, 10 |
-| as a share of GRPO's | | 40 to 57 % | **1.5 to 5.2 %** |
-| of these, above it and $p\le0.2$ | 43 to 57 % | 15 to 20 % | 0 to 7 % |
+| sides, 0.2 each | 4 epochs, 4 steps each | 8 epochs, 2 steps each |
+|---|---|---|
+| upper alone | [[upper 4 ±]] | [[upper 8 ±]] |
+| lower alone | [[lower 4 ±]] | [[lower 8 ±]] |
+| both, GRPO's clip | [[grpo 4 ±]] | [[grpo 8 ±]] |
+| Band-KL, 0.05 | [[band 4 ±]] | [[band 8 ±]] |
 
-**As stated** Band clips about as often as GRPO, and Clip-Higher half as often. **Not so in these logs** for Band, which
-clips far less than either. So at this radius Band is nearly no clip there, and only a run without any clip would tell the
-two apart. Clip-Higher's half is there, and so is Figure 4b: GRPO clips many rare tokens that rise, Band almost none.
+At one epoch upper and lower side do not differ ([[sides 1 ±]]), and GRPO's clip is [[grpo 1 ±]] above no clip.
+[These claims](../grids/random_rewards_claims.csv) were written before [the rows](../grids/random_rewards.csv). Clip-low, clip-high
+([2509.26114](https://arxiv.org/abs/2509.26114)) found the first half in language models.
 """,
-    "The table of results": r"""
-In all: **holds in part**. What follows is computed from the printed digits alone
-([every cell, and how](../research/pages/paper_table.md)). It does not say that the method does not work.
+    "One radius for all": r"""
+*Tuning.* Tuned in each world, Band-KL's best radius goes from [[least radius]], with reward [[least row]], to [[largest radius]], with
+[[largest row]], edges of grids left out. That one number is easier to tune than a
+clip's two was not measured.
 
-- All 40 averages are right.
-- **The cells are single evaluations.** The text says "All experiments are repeated three times". mean@32 of one
-  evaluation is a multiple of 1/1280 (AMC, 40 problems) or 1/960 (AIME, 30). 57 of the 60 cells are such numbers; other
-  numbers would be so less than one time in seven. No spread is printed.
-- **"pass@32" is verl's bootstrap.** pass@32 of one evaluation is a multiple of 1/40 or 1/30; 8 of 60 cells are.
-- "At least 2.0 points over GRPO across all settings" holds for the four averages (smallest gain 2.40) and for 7 of the
-  12 benchmarks (smallest 1.25).
-- In pass@32, Band-KL at 0.05 is behind Clip-Higher on 2 of 12 benchmarks, behind Relaxed Band on 2 and behind GRPO on
-  1. For 7B its own $\delta=0.03$ has the best average, 69.35 against 67.12.
-- Clip-Higher "dropping 1-2 points" on the 7B AIME is 0.52 and 1.88; Relaxed Band losing "roughly 3 points" on the 3B
-  AMC is 2.20; the best radius for 3B ahead "by approximately 10%" is 7.9 % and 8.2 %.
-- 7 of the 36 differences of mean@32 are larger than sampling alone explains. All 12 differences to Clip-Higher have one
-  sign; the four models, which are the independent facts, give p = 0.125.
+*Size.* The paper compares three radii on two models, one run each. The worst costs 7.6 % of the best on 3B and 2.7 % on 7B. In points of
+mean@32 that is 1.67 and 1.39, and on 3B sampling alone may move such a difference by 1.6.
 """,
 }
 
-NEIGHBOURS = """
-## Prior art
-
-Some of the paper's rules were known under other names. Each equality is a test.
-
-| this | is | the same in | test |
-|---|---|---|---|
-| `Relaxed(Band("kl", d), Clip(e, e))`, the paper's Relaxed Band | TRGPPO, of 2019 ([1901.10314](https://arxiv.org/abs/1901.10314)) | bounds, bit for bit | [`test_relaxed_is_a_union`](../tests/trust_regions/test_algebra.py) |
-| `Band("kl", d)`, `Band("tv", d)` with `surrogate="mask"` | DPPO's masks ([2602.04879](https://arxiv.org/abs/2602.04879)), with the sampler as old policy | gradient, against verl's and SkyRL's functions | [`test_band_has_the_gradient_of_dppo`](../tests/cluster/test_verl_loss.py) |
-| `Band("kl", log(t) / n)` | the interval whose upper end is the index of kl-UCB | both ends | [`test_kl_band_is_the_interval_of_kl_ucb`](../tests/trust_regions/test_trust_regions.py) |
-| `Band("neyman_chi2", z**2 / n)` | Wilson's score interval | both ends, against scipy | [`test_neymans_chi2_band_is_wilsons_interval`](../tests/trust_regions/test_trust_regions.py) |
-| `Band("chi2", z**2 / n)` | Wald's interval, p ± z sqrt(p (1 - p) / n) | both ends | the same |
-| A-3PO | PPO against the sampler with a wider interval, `Stale(Clip(e, e))` | gradient | [`test_stale_has_the_gradient_of_an_interpolated_anchor`](../research/tests/rules/test_batch.py) |
-
-A token of probability p is like a share p observed in n throws of a coin, and a rule like a confidence interval of the
-coin's mean. A radius of 0.05 is one standard deviation, or one nat, after 20 throws:
-
-```python
-import math, torch
-from bandpo import Band
-
-p = torch.tensor([0.001, 0.01, 0.2, 0.5, 0.9], dtype=torch.float64)
-upper = lambda rule: p * rule.bounds(p.log()).log_high.exp()        # the highest new probability
-
-z, n = 1.96, 100                                                    # 95 %, after 100 throws of a coin
-wilson = (p + z**2 / (2 * n) + z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()) / (1 + z**2 / n)
-torch.testing.assert_close(upper(Band("neyman_chi2", z**2 / n)), wilson)
-
-q = upper(Band("kl", math.log(50) / n))                             # kl-UCB: n KL(p, q) = log t
-kl = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
-torch.testing.assert_close(n * kl, torch.full_like(p, math.log(50)))
-```
-
-New in the paper is the question for any f-divergence, its reduction to one equation in one variable, and its use as the
-clip of GRPO. TRGPPO asks it for KL alone. [More relatives, and what exactly differs](../research/pages/prior.md).
-
+SCRIPTS = """
 ## The paper, the public scripts, and this library
 
-Defaults here are the paper's text. What only the authors' scripts have is one visible setting away. No training run of
-theirs was repeated here, because it takes eight GPUs.
+Defaults here are the paper's text. What only the authors' scripts have is one visible setting away. None of their runs was repeated: each
+takes eight GPUs.
 
 | | paper's text | public scripts | here |
 |---|---|---|---|
@@ -767,19 +851,12 @@ theirs was repeated here, because it takes eight GPUs.
 | dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
 | length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
 | average | mean over responses of the mean over tokens | the same | the same, `seq-mean-token-mean` |
-| how bounds are found | bisection until 1e-6 in r | | in logarithms, a fixed number of steps, within 1e-13 in float64 |
-| Band-TV and Band-chi2 near 0 and 1 | not clamped in the text, clamped in the appendix | | [clamped](#closed-forms) |
-| KL penalty | two directions, in two equations | k3 | k3; [what it estimates](#the-kl-penalty) |
-| clip rate, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](run.md#all-numbers)) |
+| clip fraction, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](../../docs/run.md#all-numbers)) |
 | DCPO's numbers | | 0.16 and 0.2 | 0.16 and 0.2; DCPO's own repository runs 0.2 and 0.28 |
-| scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](evaluate.md#what-the-scorer-accepts)) |
-| AIME answers such as 033 | | kept with the zero | `33`; `--as-published` keeps them |
-| training data | DAPO-17k and MATH | the English part in the script, all in the published runs' length | all, without what the evaluation sets contain |
-| AMC's `data_source` | | `lighteval/MATH` in the script, `aime_amc2023` in the logs | `aime_amc2023` |
-| "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](evaluate.md#what-is-measured), and verl's number under verl's name |
-| repetitions | "three times" | | [the digits are those of single runs](#the-table-of-results) |
+| scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](../../docs/evaluate.md#what-the-scorer-accepts)) |
+| "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |
 
-An empty cell: that source says nothing that we have seen.
+Empty: not seen in that source. Data: [what differs](data.md#what-differs-from-the-public-scripts).
 """
 
 
@@ -794,6 +871,17 @@ def public() -> dict[str, Any]:
 
 def anchor(section: str) -> str:
     return section.lower().replace(" ", "-")
+
+
+# Sections that are not of the derivations' page.
+ELSEWHERE = {
+    "Clip rates in the public logs": "#clip-rates-in-the-public-logs",
+    "The table of results": "../research/pages/paper_table.md",
+}
+
+
+def target(section: str) -> str:
+    return ELSEWHERE.get(section) or f"../research/pages/{DERIVATIONS.name}#{anchor(section)}"
 
 
 def link_of(function: str) -> str:
@@ -819,27 +907,30 @@ def fill(text: str, computed: dict[str, str]) -> str:
 
 
 def page() -> str:
+    """Return the index."""
     computed = numbers()
-    rows = ["| label | claim; functions; tests | verdict |", "|---|---|---|"]
+    rows = ["| statement | verdict | correction or numbers | code; tests |", "|---|---|---|---|"]
     for s in STATEMENTS:
-        verdict = f"[{s.verdict}](#{anchor(s.section)})" if s.section else s.verdict
+        verdict = f"[{s.verdict}]({target(s.section)})" if s.section else s.verdict
         cells = (
-            "<br>".join(f"`{label}`" for label in s.labels.split()),
-            "<br>".join(filter(None, (
-                fill(s.claim, computed),
-                ", ".join(map(link_of, s.functions.split())),
-                ", ".join(map(link_of_test, s.tests.split())),
-            ))),
-            verdict if s.verdict in (DEFINITION, HOLDS, SEEN) else f"**{verdict}**",
-        )  # fmt: skip
+            "<br>".join([*(f"`{label}`" for label in s.labels.split()), fill(s.claim, computed)]),
+            verdict if s.verdict in (DEFINITION, HOLDS, SEEN, IN_WORLDS) else f"**{verdict}**",
+            fill(s.correction, computed),
+            "<br>".join([*map(link_of, s.functions.split()), *map(link_of_test, s.tests.split())]),
+        )
         rows.append(f"| {' | '.join(cells)} |")
-    texts = [INTRODUCTION.strip(), "\n".join(rows)]
+    return "\n\n".join([INTRODUCTION.strip(), "\n".join(rows), LOGS.strip()]) + "\n"
+
+
+def derivations() -> str:
+    """Return the page of proofs and counterexamples."""
+    computed = numbers()
+    texts = [HEAD.strip()]
     for name, text in SECTIONS.items():
         labels = dict.fromkeys(" ".join(s.labels for s in STATEMENTS if s.section == name).split())
-        about = [f"On {', '.join(f'`{label}`' for label in labels)}."] if labels else []
+        about = [textwrap.fill(f"On {', '.join(f'`{label}`' for label in labels)}.", 120)] if labels else []
         texts += [f"## {name}", *about, fill(text.strip(), computed)]
-    texts.append(NEIGHBOURS.strip())
-    return "\n\n".join(texts) + "\n"
+    return "\n\n".join([*texts, SCRIPTS.strip()]) + "\n"
 
 
 # ---- what does not fit
@@ -902,7 +993,8 @@ def faults() -> list[str]:
         found += [f"{labels[0]} has no test"] * (not s.tests.split())
         found += [f"{f} of {labels[0]} is not public in bandpo" for f in s.functions.split() if not is_public(f)]
         found += [f"{t} of {labels[0]} does not exist" for t in s.tests.split() if where(t) not in existing]
-        if s.section not in ({""} if s.verdict == DEFINITION else {"", *SECTIONS} if s.verdict == HOLDS else SECTIONS):
+        sections = {*SECTIONS, *ELSEWHERE}
+        if s.section not in ({""} if s.verdict == DEFINITION else {"", *sections} if s.verdict == HOLDS else sections):
             found.append(f"{labels[0]} is told to be {s.verdict!r} and has the section {s.section!r}")
         if documented.isdisjoint(labels) and labels[0].split(":")[0] in STATED:
             found.append(f"{labels[0]} is on the page and named in no docstring")
@@ -921,6 +1013,7 @@ def main() -> int:
         print(*wrong, sep="\n", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")
+    DERIVATIONS.write_text(derivations(), encoding="utf-8")
     return 0
 
 

@@ -83,7 +83,8 @@ def test_in_a_browser_its_numbers_and_lines_are_bandpos(seen):
         assert [bandpo.objective(form) for form in forms] == [objective] * 3
         logps = torch.log(torch.tensor([[0.3, 0.02]])).requires_grad_()
         space = {"logps": logps, "old_logps": logps.detach() - 0.1, "advantages": torch.ones(1)}
-        exec(rule["loop"], space := space | {"mask": torch.ones(1, 2)})
+        space |= {"mask": torch.ones(1, 2)}
+        exec(rule["loop"], space)
         assert space["loss"].isfinite()
         bounds = bounds_of(objective, log_p)
         pairs = [(rule["bounds"], torch.stack([bounds.log_low.exp(), bounds.log_high.exp()], -1))]

@@ -1,11 +1,12 @@
 """The statements of the paper (arXiv 2603.04918), tests named after their LaTeX labels, for every divergence.
 
 Where a statement is false as it is written, a test shows it by numbers and another holds the corrected statement;
-docs/paper.md lists both, with proofs.
+docs/paper.md lists both; research/pages/paper_statements.md has the proofs.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import math
 from bisect import bisect_right
@@ -17,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
+from scripts import load
 from torch import Tensor
 
 import bandpo
@@ -980,3 +982,55 @@ def test_tab_main_results_claims():
     ahead = [MAIN_RESULTS["3B"]["band"][6] / MAIN_RESULTS["3B"][f"band {delta}"][6] for delta in ("0.03", "0.10")]
     assert ahead == pytest.approx([1.079, 1.082], abs=5e-4)  # "approximately 10%"
     assert MAIN_RESULTS["7B"]["band 0.03"][7] == 69.35 > MAIN_RESULTS["7B"]["band"][7] == 67.12
+
+
+def test_sec_intro_random_rewards():
+    """A lower side alone raises entropy and an upper one lowers it; both sides, and the band at 0.05, raise it too."""
+    file = Path(__file__).parent.parent / "research" / "grids" / "random_rewards_claims.csv"
+    with file.open(encoding="utf-8", newline="") as rows:
+        claims = [row for row in csv.DictReader(rows) if row["outcome"] == "entropy"]
+    differences = {
+        (row["a"], row["b"], row["world"]): (float(row["difference"]), float(row["half_width"])) for row in claims
+    }
+    for world in "4 uses x 4", "8 uses x 2":
+        upper, lower, both, band = (
+            differences[rule, "no clip", world] for rule in ("upper .2 alone", "lower .2 alone", "GRPO", "Band-KL .05")
+        )
+        assert upper[0] < -10 * upper[1]
+        assert lower[0] > 10 * lower[1]
+        assert both[0] - both[1] > 0.05
+        assert both[0] > 2 * band[0] > 2 * band[1]
+    sides, width = differences["upper .2 alone", "lower .2 alone", "1 use x 4"]
+    assert abs(sides) < width < 0.05
+
+
+def test_sec_intro_single_radius():
+    """The best radius differs by a factor of some seven hundred between worlds, edges of grids left out."""
+    paper = load("docs/paper.py")
+    radii = [paper.radius_of(row) for row in paper.best_radii()]
+    assert len(radii) > 20
+    assert 600 < radii[-1] / radii[0] < 800
+    assert all(row["at an edge"] == "" and row["control"] == "none" for row in paper.best_radii())
+
+
+def test_fig_sub3_in_the_public_logs():
+    """In the only public steps Band's entropy is nearer to GRPO's than to Clip-Higher's, by what the page prints."""
+    page = (Path(__file__).parent.parent / "docs" / "paper.md").read_text(encoding="utf-8")
+    (line,) = (line for line in page.splitlines() if line.startswith("| entropy, nats a token |"))
+    grpo, higher, band = ([float(x) for x in cell.split()] for cell in line.strip("| ").split("|")[1:])
+    assert abs(band[-1] - grpo[-1]) < 0.2 * abs(band[-1] - higher[-1])
+
+
+def test_sec_delta_radius_of_two_models():
+    """In points the worst radius costs both models alike, and on 3B about as much as sampling may."""
+    averages = {
+        model: [MAIN_RESULTS[model][rule][6] for rule in ("band 0.03", "band", "band 0.10")] for model in ("3B", "7B")
+    }
+    costs = {model: max(mean) - min(mean) for model, mean in averages.items()}
+    assert {model: round(cost, 2) for model, cost in costs.items()} == {"3B": 1.67, "7B": 1.39}
+    assert {model: f"{100 * costs[model] / max(averages[model]):.1f}" for model in costs} == {"3B": "7.6", "7B": "2.7"}
+    best, worst = MAIN_RESULTS["3B"]["band"], MAIN_RESULTS["3B"]["band 0.10"]
+    variances = [
+        sum(x[i] * (100 - x[i]) / (32 * problems) for x in (best, worst)) for i, problems in ((0, 40), (2, 30), (4, 30))
+    ]
+    assert round(1.96 * math.sqrt(sum(variances)) / 3, 1) == 1.6

@@ -1,4 +1,4 @@
-"""docs/paper.md is what `python docs/paper.py` writes, with a row for every statement of the paper, and real names."""
+"""docs/paper.md and its proofs are what `python docs/paper.py` writes: a row for every statement, and real names."""
 
 import math
 from dataclasses import replace
@@ -22,12 +22,24 @@ def test_nothing_of_the_page_is_missing_or_made_up(paper):
 def test_the_committed_page_is_the_one_that_the_script_writes(paper):
     """If not: `python docs/paper.py`."""
     assert paper.PAGE.read_text(encoding="utf-8") == paper.page()
+    assert paper.DERIVATIONS.read_text(encoding="utf-8") == paper.derivations()
+
+
+def test_a_verdict_links_to_its_proof(paper):
+    headings = {name: paper.anchor(name) for name in paper.SECTIONS}
+    text = paper.derivations()
+    assert all(f"\n## {name}\n" in text for name in headings)
+    for name, anchor in headings.items():
+        if any(s.section == name for s in paper.STATEMENTS):
+            assert f"](../research/pages/paper_statements.md#{anchor})" in paper.page()
+    assert "\n## Clip rates in the public logs\n" in paper.page()
 
 
 def test_the_table_of_results_has_one_verdict_on_both_pages(paper):
     (row,) = (s for s in paper.STATEMENTS if s.labels == "tab:main_results")
-    for page in (paper.PAGE, paper.ROOT / "research" / "pages" / "paper_table.md"):
-        assert f"In all: **{row.verdict}**." in page.read_text(encoding="utf-8")
+    page = paper.ROOT / "research" / "pages" / "paper_table.md"
+    assert f"In all: **{row.verdict}**." in page.read_text(encoding="utf-8")
+    assert f"| **[{row.verdict}](../research/pages/{page.name})** |" in paper.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_table_of_divergences_agrees_with_60_digit_arithmetic(paper):
@@ -64,6 +76,7 @@ def test_a_row_that_is_wrong_writes_no_page_and_another_one_another_page(
     before = paper.page()
     monkeypatch.setattr(paper, "STATEMENTS", (*rows, replace(row, **fields)) if fields else tuple(rows))
     monkeypatch.setattr(paper, "PAGE", tmp_path / "paper.md")
+    monkeypatch.setattr(paper, "DERIVATIONS", tmp_path / "paper_statements.md")
     assert paper.main() == bool(fault)
     assert fault in capsys.readouterr().err
     assert paper.PAGE.exists() == (not fault)

@@ -10,7 +10,7 @@ from scripts import ROOT
 
 LIST = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Words")[2].partition("\n## ")[0]
 # Still to be rewritten. What leaves this line adds its words to the sum below, which ends at 18,000.
-NOT_YET = ["README.md", "choose.md", "idea.md", "index.md", "lab.md", "paper.md", "report/index.md"]
+NOT_YET = ["README.md"]
 DOCS = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
 PAGES = DOCS | {"README.md": ROOT / "README.md"}
 PAGES |= {f"research {path.stem}": path for path in (ROOT / "research" / "pages").glob("*.md")}
@@ -54,9 +54,9 @@ def test_a_page_has_the_words_of_the_list(name):
 def test_a_page_is_short_and_so_are_its_lines(name):
     text = DOCS[name].read_text(encoding="utf-8")
     assert len(text.split()) <= 1500 or name == "methods.md"
-    long = [line for line in prose(text).splitlines() if len(line) > 160 and not line.startswith("|")]
+    long = [line for line in prose(text).splitlines() if len(line) > 160 and not re.match(r"\||\s*<img|!\[", line)]
     assert not long
 
 
 def test_the_pages_together_are_short():
-    assert sum(len(DOCS[name].read_text(encoding="utf-8").split()) for name in REWRITTEN) <= 12_300
+    assert sum(len(DOCS[name].read_text(encoding="utf-8").split()) for name in REWRITTEN) <= 18_000

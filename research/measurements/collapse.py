@@ -132,13 +132,24 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
 
 def tables(rows: list[dict[str, str]]) -> str:
     """The part of research/pages/evaluation_measured.md between its two marks."""
-    lines = ["| made log | points | noise | collapse told | only \"reward fell\" | median delay | 90% delay |",
-             "|:--|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
-    for r in rows:
-        if r["points"]:
-            shares = (f"{100 * float(r[name]):.1f}%" for name in ("rate_certain", "rate_reward_alone"))
-            delays = (f"{float(r[name]):.0f}" if r[name] else "" for name in ("median_delay", "p90_delay"))
-            lines.append(f"| {r['log']} | {r['points']} | {r['noise']} | {' | '.join((*shares, *delays))} |")
+    made = [row for row in rows if row["points"]]
+    places = list(dict.fromkeys((row["points"], row["noise"]) for row in made))
+    heads = " | ".join(f"{points} points, noise {noise}" for points, noise in places)
+    lines = [f"| made log | {heads} |", "|:--" + "|--:" * len(places) + "|"]
+    of = {(row["log"], row["points"], row["noise"]): row for row in made}
+    kinds = list(dict.fromkeys(row["log"] for row in made))
+    false_alarms = {kind: max(float(of[kind, *place]["rate_certain"]) for place in places) for kind in kinds}
+    quiet = [kind for kind in kinds if not false_alarms[kind]]
+    lines.append(f"| {len(quiet)} healthy kinds, each |{' 0% |' * len(places)}")
+    for kind in [each for each in kinds if each not in quiet]:
+        cells = []
+        for row in (of[kind, *place] for place in places):
+            delay = f" ({float(row['median_delay']):.0f})" if row["median_delay"] else ""
+            cells.append(f"{100 * float(row['rate_certain']):.0f}%{delay}")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    alone = {kind: [100 * float(of[kind, *place]["rate_reward_alone"]) for place in places] for kind in kinds}
+    told = (f"{kind} {min(x):.0f} to {max(x):.0f}%" for kind, x in alone.items() if max(x))
+    lines += ["", f'Only "reward fell" was told of: {", ".join(told)}.']
     lines += ["", "| runs of the lab | number |", "|:--|--:|"]
     lines += [f"| {r['log'].removeprefix('lab runs that ')} | {r['trials']} |" for r in rows if not r["points"]]
     return "\n".join(lines)

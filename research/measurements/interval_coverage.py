@@ -211,7 +211,9 @@ def tables(rows: list[dict[str, str]]) -> str:
     heads = [f"{what}, {kind}" for what in ("mean@32", "pass@8") for kind in ("sampling", "clustered")]
     lines = [f"| chances of the problems | {' | '.join(heads)} |",
              "|:--|--:|--:|--:|--:|"]  # fmt: skip
-    lines += [f"| {name} | {' | '.join(cell(kind, name) for kind in kinds)} |" for name in POPULATIONS]
+    lines += [
+        f"| {name} | {' | '.join(cell(kind, name).partition(' ')[0] for kind in kinds)} |" for name in POPULATIONS
+    ]
     of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
@@ -232,13 +234,14 @@ def tables(rows: list[dict[str, str]]) -> str:
         what = f"interval over {count} training runs"
         cells = (cell(what, name, "0", "0") for name in ("normal", "one in five loses 20 points"))
         lines.append(f"| {count} | {' | '.join(cells)} |")
-    lines += ["", "| bias as an estimate of pass@k, points | mixed | hard |", "|:--|--:|--:|"]
-    for n, k in ((32, 8), (32, 32), (64, 32)):
-        for name in ("pass@k", "best@k, expected", "best@k, verl's bootstrap"):
-            what = f"bias in points, {name} as an estimate of pass@k, k = {k}"
-            both = (of[what, p, "30", str(n)] for p in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"))
+    heads = ("pass@k", "best@k, verl's bootstrap")
+    lines += ["", f"| bias as an estimate of pass@k, points | {' | '.join(heads)} |", "|:--|--:|--:|"]
+    for population in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"):
+        for n, k in ((32, 8), (32, 32), (64, 32)):
+            whats = [f"bias in points, {name} as an estimate of pass@k, k = {k}" for name in heads]
+            both = (of[what, population, "30", str(n)] for what in whats)
             cells = (f"{float(r['result']):+.2f} ± {float(r['standard_error']):.2f}" for r in both)
-            lines.append(f"| {name}, k = {k} of {n} samples | {' | '.join(cells)} |")
+            lines.append(f"| {population.partition(':')[0]}, {k} of {n} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -615,49 +615,29 @@ def tables() -> dict[str, str]:
     def worst(row: dict[str, Any]) -> float:
         return max(float(row["low_bound"]), float(row["high_bound"]))
 
-    def at(row: dict[str, Any]) -> str:
-        side = "low" if float(row["low_bound"]) >= float(row["high_bound"]) else "high"
-        return f"{side}, delta {float(row['delta']):g}, log p {float(row[side + '_bound_at'] or 'nan'):.6g}"
+    def own(mode: str, dtype: str, name: str) -> list[dict[str, str]]:
+        return [row for row in rows if (row["mode"], row["dtype"], row["divergence"]) == (mode, dtype, name)]
 
     out: dict[str, str] = {}
-    kinds = sorted({(row["mode"], row["dtype"]) for row in rows if row["mode"] != "reference"})
-    for mode, dtype in kinds:
-        lines = [
-            "| divergence | " + " | ".join(f"{x:g}" for x in RADII) + " | tokens a radius | worst at |",
-            "|---" * (len(RADII) + 3) + "|",
-        ]
-        for name in DIVERGENCES:
-            own = {
-                float(r["delta"]): r for r in rows if (r["mode"], r["dtype"], r["divergence"]) == (mode, dtype, name)
-            }
-            if own:
-                cells = [f"{worst(own[x]):.2g}" if x in own else "" for x in RADII]
-                top = max(own.values(), key=worst)
-                lines.append(f"| {name} | {' | '.join(cells)} | {top['tokens']} | {at(top)} |")
-        out[f"{mode} {dtype}"] = "\n".join(lines)
+    kinds = [("eager", "float32"), ("tensor", "float32"), ("compiled", "float32")]
+    kinds += [("eager", "float64"), ("compiled", "float64")]
+    heads = (f"{dtype}, {'radius a tensor' if mode == 'tensor' else mode}" for mode, dtype in kinds)
+    rests = "log(1 - q), float32 | log(1 - q), float64 | blind below 1 - p ="
+    lines = [f"| divergence | {' | '.join(heads)} | {rests} |", "|---" * (len(kinds) + 4) + "|"]
+    for name in DIVERGENCES:
+        measured = [own(mode, dtype, name) for mode, dtype in kinds]
+        cells = [f"{max(map(worst, each)):.2g}" if each else "" for each in measured]
+        eager = [own("eager", dtype, name) for dtype in ("float32", "float64")]
+        cells += [f"{max(float(row['rest_bound']) for row in each):.2g}" for each in eager]
+        cells.append(next(row["blind_below"] for row in eager[0] if float(row["delta"]) == 0.05))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    out["errors"] = "\n".join(lines)
+    lines = []
     for dtype in ("float32", "float64"):
-        lines = [
-            "| divergence | from the others' bound | from log r | blind below 1 - p = |",
-            "|---|---|---|---|",
-        ]
-        for name in DIVERGENCES:
-            own = [r for r in rows if (r["mode"], r["dtype"], r["divergence"]) == ("eager", dtype, name)]
-            if own:
-                rest, gap = (max(float(r[k]) for r in own) for k in ("rest_bound", "gap_bound"))
-                blind = next((r["blind_below"] for r in own if float(r["delta"]) == 0.05), "")
-                lines.append(f"| {name} | {rest:.2g} | {gap:.2g} | {blind} |")
-        out[f"rest {dtype}"] = "\n".join(lines)
-    lines = [
-        "| divergence | dtype | points | log r, ulp | log r, bounds | log(1 - q), bounds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["mode"] == "reference":
-            most = {k: max(float(row[f"{s}_{k}"]) for s in ("low", "high")) for k in ("ulp", "bound")}
-            lines.append(
-                f"| {row['divergence']} | {row['dtype']} | {row['tokens']} | {most['ulp']:.2g} | {most['bound']:.2g} | "
-                f"{float(row['rest_bound']):.2g} |"
-            )
+        each = [row for row in rows if (row["mode"], row["dtype"]) == ("reference", dtype)]
+        points = sum(int(row["tokens"]) for row in each)
+        rest = max(float(row["rest_bound"]) for row in each)
+        lines.append(f"- for {dtype} {max(map(worst, each)):.2g}, of log(1 - q) {rest:.2g} ({points:,} points)")
     out["reference"] = "\n".join(lines)
     return out
 

@@ -77,125 +77,83 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-- **`math`**, the default, finds the last answer that a text states and compares values: 1/2 is 0.5 is
-  `\frac{1}{2}`. An answer that it is not sure about is wrong. Answers are compared in separate processes, so that
-  none can stop a training.
-- **`dapo-strict`** compares strings, as the paper's public runs did. Use it to compare with those runs; its faults
-  are known. **`dapo`** does so as verl does since 0.9.1.
-
-`bandpo.rewards.grade(texts, answers, scorer)` grades texts. As rewards they have these names in a recipe,
-`bandpo.rewards.math_reward`, `dapo_strict` and `dapo` in a TRL script, `compute_score`, `compute_score_dapo_strict` and
-`compute_score_dapo` of `pkg://bandpo.rewards` in verl (`reward.custom_reward_function`). Right is 1 and wrong 0; in
-verl 1 and -1.
+[Evaluation](../../docs/evaluate.md#what-the-scorer-accepts) has their names and what they accept. Here are the rules
+of `math` in full, and how it was checked. An answer that it is not sure about is wrong.
 
 ## Where the answer stands
 
-What follows the end of a turn (`<|im_end|>`, `</s>`) and the thinking are taken off first: all up to the last
-`</think>`, `[/THINK]` or its like. A block that is never closed holds no answer. If the prompt opened it, say so:
-`grade(..., thinking="opened")`; `bandpo eval` knows it from the template. Then the last statement counts, whatever
-its kind:
+What follows the end of a turn, and all up to the last `</think>` or its like, is removed first. A block of thinking
+that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`. Then the last
+statement counts.
 
-| form | examples |
-|---|---|
-| a box | `\boxed{7}`, `\fbox{7}`, `\boxed 7`, in `$..$`, `\(..\)`, `\[..\]`, bold, or behind `=`, `\implies`, words |
-| a line or heading | `Answer: 7`, `**Final Answer**` above `7`, `Respuesta: 7`, `【答案】7` |
-| a JSON field | `{"answer": "7"}` |
-| GSM8K's mark | `#### 7` |
-| a tag | `<answer>7</answer>` |
-| a sentence | `the answer is 7`, `the correct option is (D)`, `7 is the answer`, `故选D` |
-| a last line with nothing but an answer | `7`, `**7**`, `D`, `Result: $x = 7$`, `\[x = 7\]` |
+- A box is none where arithmetic touches it: `2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`. Nor where words negate it,
+  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}"). `words.yaml` has such words
+  for eleven languages. Unknown words change nothing.
+- A sentence counts if only its paragraph and a short closing follow, and no "wait": else it was a thought. "Should
+  be" states nothing.
+- Boxes side by side are a list if the right answer is one. Else the last counts behind "and"; behind a comma or "or"
+  each must be right.
+- The last 10,000 characters are read, in them the last 50 statements, and of an answer at most 500 characters.
 
-A box is the answer, in any script, unless something takes it back. Unknown words change nothing. It is none where
-arithmetic touches it: `2\boxed{7}`, `-\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`. Nor is a box that words negate,
-doubt, take a part of or take back ("not \boxed{7}", "perhaps \boxed{7}", "half of \boxed{7}", "\boxed{7} is wrong").
-`words.yaml` has such words for eleven languages and some for others, and the labels ("Answer:") of some forty.
-
-A sentence counts if only its paragraph and a short closing follow it, and no "wait" or "alternatively": where the text
-goes on, it was a thought; behind a closed thought, or in the first paragraph, an explanation may follow. "Perhaps" and
-"should be" state nothing. The last 10,000 characters are looked at, and in them the last 50 statements.
-
-Boxes that stand together are a list if the right answer is one; else the last counts behind "and", and each must be
-right behind a comma or "or". A note about the answer ("Confidence in this answer: 95%") states none, nor does a
-sentence such as "She has 7 apples". An answer of more than 500 characters is not read.
-
-| set | written | right | read | wrong | rewarded | math-verify |
-|---|---|---|---|---|---|---|
+| set | right | read | wrong | rewarded | math-verify |
+|---|---|---|---|---|---|
 {reading}
 
-Each published solution is graded against what its own last box holds. `college_math` and `olympiadbench` are their
-right answers in a box. `read` are right answers that get 1, and math-verify is used with its own defaults.
-Answers of models have the verdict of whoever published them, or math-verify's where there is none.
-[reading.py](../measurements/reading.py) names their sources, and [its rows](../measurements/reading.csv) have each set.
-
-The rewarded wrong ones were looked at: nearly all state the right answer in another form, such as `10^{-8}` for 1e-8,
-a finite decimal for a mixed number, the same list in another order, or a JSON field that the publisher did not read.
-Not read are mostly sentences without any of the forms above, as a base model writes, texts that were cut off, and
-numbers that were to be rounded.
-
-    python -m research.measurements.reading sets --write
+A published solution is graded against its own last box; `college_math` and `olympiadbench` are right answers in a
+box. `read` are right answers that get 1. Answers of models have their publisher's verdict, or math-verify's
+([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). Nearly all rewarded
+wrong ones state the right answer in another form. 
 
 ## What is right
 
-- *Words* before and behind a value are dropped, unless one may change it: "half of 7", "about 7", "7 is wrong".
-- *Exact values* are equal only if their difference is zero, also in lists, intervals and matrices:
-  `\frac{1}{2^{98}}` is not `\frac{1}{2^{99}}`. For what a decimal cannot write out (1/3, `\pi`), six places or more
-  must be right. Two decimals of eight digits or more agree to the places of the shorter, and a float as a computer
-  prints it (15 digits) to a billionth.
-- *Undefined parts*: an expression that holds `\ln 0` or 1/0 is never right. An infinity is right only for the same
-  one.
-- *Lists and sets.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`.
-- *Rows.* Numbers with only spaces between them, such as `0 1 1`, are compared one by one.
-- *Units.* Where the right answer has a unit, another one is wrong and none is right. A bare right answer leaves it
-  open.
-- *Percent.* x % is right for x and for x/100.
+- *Words* around a value are dropped, unless one may change it: "half of 7", "about 7".
+- *Exact values* are equal if their difference is zero, also in lists, intervals and matrices. For 1/3 or `\pi` a
+  decimal needs six places.
+- *Undefined parts* such as `\ln 0` are never right.
+- *Lists.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`. `0 1 1` is
+  compared one by one.
+- *Units.* Another unit is wrong, a missing one is right. *Percent*: x % is right for x and for x/100.
 - *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
-- *Choices.* `D`, `(D)` and `D) velocity` are D, unless another letter stands there.
-- *Times* are compared part by part, and a bare 1:58 leaves a.m. or p.m. open. A *ratio* of two is its quotient: `2:3`
-  is 2/3. `10:30` is a time.
-- *Behind a box* "dozen" and the like may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
-- *Bases* are compared as they are written: 42_8 is not 42, but a bare 2516 is right for 2516_8.
-  `2e-1` and `3e+2` hold Euler's number; `3e8`, `1e-5` and `6.63e-34` are numbers.
-- *Right answers* that are a whole solution are read by its box or `####`. `None`, `nan`, `proof` and `notfound` are
-  none.
+- *Choices.* `D`, `(D)` and `D) velocity` are D.
+- *Times* are compared part by part. A *ratio* `2:3` is 2/3; `10:30` is a time.
+- *Behind a box* "dozen" may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
+- *Bases.* 42_8 is not 42, but 2516 is right for 2516_8. `2e-1` and `3e+2` hold Euler's number; `3e8` and `1e-5` are
+  numbers.
 
-Numbers are compared here; all else by [math-verify](https://github.com/huggingface/Math-Verify), with 1 s of processor
-time and 1 GiB for a comparison.
+Numbers are compared here, all else by [math-verify](https://github.com/huggingface/Math-Verify) with 1 s of processor
+time and 1 GiB.
 
 ## Tricky answers
 
-[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. They are graded in
-four forms; those with delimiters, a box, Markdown or several lines of their own only behind "Answer:". The scorer was
-made with them, so this is a test of it, no estimate; [these](../measurements/tricky.csv) are misjudged.
+[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. The scorer was
+made with them: a test, no estimate ([misjudged](../measurements/tricky.csv)).
 
 {tricky}
 
-    python -m research.measurements.scorers --tricky --write
-
 ## dapo-strict
 
-It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation
-(arXiv 2206.14858), equal strings. So a box alone is not an answer, `**Answer:** 42`, a full stop, `\(..\)` or a
-trailing `.0` make one wrong, and 33 is wrong for AIME's "033". `dapo` is `math_dapo` of verl 0.9.1: where "Answer:" is
-missing, a `\boxed{}` in the last 100 characters is read as it is written. Both gave verl's own scores on 60,000 made
-answers; tests/cluster/test_verl_rewards.py repeats it on 8,000.
+It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation (2206.14858),
+equal strings. `dapo`, of verl 0.9.1, also reads a `\boxed{}` in the last 100 characters. Both gave verl's own scores
+on 60,000 made answers.
 
 ## Time and hostile answers
 
 {speed}
 
-    python -m research.measurements.rewards --write
-    python -m research.measurements.rewards --hostile 100000 --write
-    python -m research.measurements.rewards --million 1000000 --write
-    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
-
-Every answer gets a grade and a status, and none ends a run: `ok`; `unparsed`, where nothing can be read; `timeout`,
-where the comparison met its limit of time or memory, or crashed its process twice; `error`, where the scorer
-failed, which a `RuntimeWarning` tells: please report it. TRL logs their shares as `reward/unparsed` and so on.
+Every answer gets a status, and none ends a run. `timeout` is over the limits or twice a crash; `error` is a failure of
+the scorer, with a `RuntimeWarning`.
 
 ## Where scorers disagree
 
-A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says: {wrong}
+A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says:
+{wrong}
 
+## Repeat it
+
+    python -m research.measurements.reading sets --write
+    python -m research.measurements.scorers --tricky --write
+    python -m research.measurements.rewards --write    # also --hostile 100000, --million 1000000
+    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
     python -m research.measurements.scorers --write    # in an environment with TRL, and in one with verl
     python -m research.measurements.scorers --page
 """
@@ -277,21 +235,27 @@ def misjudged(cases: list[Tricky]) -> list[Tricky]:
 def _reading_page() -> str:
     rows = read_rows(READING)
     models = [row for row in rows if row["writing"] == "as written" and not row["set"].startswith("answers")]
-    shown = [row for row in rows if row not in models]
+    shown = list({row["set"]: row for row in reversed(rows) if row not in models}.values())[::-1]
     total = {name: str(sum(int(row[name]) for row in models)) for name in list(rows[0])[2:-1]}
-    shown.append({"set": f"{len(models)} sets of other models", "writing": "as written", **total})
+    shown.append({"set": f"{len(models)} sets of other models", **total})
     return "\n".join(f"| {' | '.join(_plain(row))} |" for row in shown)
 
 
 def _plain(row: dict[str, str]) -> list[str]:
-    return [_code(value) if "\\" in value or "$" in value else value for name, value in row.items() if name != "commit"]
+    return [
+        _code(value) if "\\" in value or "$" in value else value
+        for name, value in row.items()
+        if name not in ("writing", "commit")
+    ]
 
 
 def _tricky_page() -> str:
-    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    forms: dict[tuple[str, ...], list[str]] = {}
     for row in read_rows(COUNTS):
-        where = _code(FORMS[row["form"]].format("..."))
-        lines.append(f"| {where} | {row['right']} | {row['refused']} | {row['wrong']} | {row['rewarded']} |")
+        counts = tuple(row[name] for name in ("right", "refused", "wrong", "rewarded"))
+        forms.setdefault(counts, []).append(_code(FORMS[row["form"]].format("...")))
+    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
+    lines += [f"| {', '.join(where)} | {' | '.join(counts)} |" for counts, where in forms.items()]
     return "\n".join(lines)
 
 
@@ -314,27 +278,18 @@ def page() -> str:
 
 def _speed() -> str:
     rows = {row["case"]: row for row in read_rows(ROWS.with_name("rewards.csv"))}  # the latest of each
-    lines = [
-        "| 1,000 answers of 200 to 4,000 tokens | a second | processor time | parsed | p50, p99 of one alone |",
-        "|---|---|---|---|---|",
-    ]
     made = {name.removeprefix("made answers, "): row for name, row in rows.items() if name.startswith("made answers")}
-    for name, row in made.items():
-        latency = f"{row['p50_ms']}, {row['p99_ms']} ms" if row["p50_ms"] else ""
-        lines.append(f"| {name} | {row['per_second']} | {row['cpu_s']} s | {row['parsed'] or 'all'} | {latency} |")
+    speeds = "; ".join(f"{name} {row['per_second']} ({row['cpu_s']} s)" for name, row in made.items())
+    lines = ["Answers of 200 to 4,000 tokens a second, with processor time for 1,000:", f"{speeds}."]
     row, hostile, million = next(iter(made.values())), rows["hostile strings"], rows["generated answers"]
     number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
     lines += [
-        "",
         f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
-        f"The first, with the start of workers, took {row['first_s']} s.",
         f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers to {hostile['worker_mb']} MB.",
-        "",
-        f"{int(million['answers']):,} generated answers:",
-        f"{million['exceptions']} exceptions, {million['crashes']} crashes, {million['errors']} failures of",
-        f"the scorer, {million['timeouts']} comparisons stopped.",
+        f"{int(million['answers']):,} generated answers: {million['exceptions']} exceptions, {million['crashes']}",
+        f"crashes, {million['errors']} failures of the scorer, {million['timeouts']} comparisons stopped.",
     ]
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -181,21 +182,15 @@ def grids_text() -> str:
     chances = [chance_of_grid(grid_of(c)) for c in means]
     third = [chance_of_grid(grid_of(c)) / chance_of_grid(grid_of(c, 3)) for c in means]
     log_p, log_third = (math.log10(chance_of_so_many(x, len(means) - len(off))) for x in (chances, third))
-    rows = []
-    for c in off:
-        near = 100 * round(c.mean * grid_of(c) / 100) / grid_of(c)
-        three = "yes" if on_grid(c.mean, grid_of(c, 3)) else "no"
-        rows.append([c.name, f"{c.mean:.2f}", f"{near:.4f}", "yes" if of_truncation(c) else "no", three])
+    others = ", ".join(f"{c.name} {c.mean:.2f}" + (" (cut off, not rounded)" if of_truncation(c) else "") for c in off)
     return (
         f"With {SAMPLES} samples of 30 problems, mean@32 of one run is k / 960; of 40 problems, k / 1280. "
-        f"**{len(means) - len(off)} of the {len(means)} cells of mean@32 lie on the grid of a single run.** Of all numbers "
-        f"with two decimals, {100 * chance_of_grid(960):.1f}% and {100 * chance_of_grid(1280):.1f}% do; so many by chance "
-        f"have probability $10^{{{log_p:.0f}}}$. Had the cells been means over three runs, as many "
-        f"as one in {1 / np.mean(third):.1f} would lie there: $10^{{{log_third:.0f}}}$. The cells off the grid:\n\n"
-        + table(["cell", "printed", "nearest k / N", "is it that, cut off?", "on the grid of three runs?"], rows)
-        + "\n\nSo the numbers are those of one evaluation of one checkpoint, or of a mean that is printed nowhere. "
-        "The text says that all experiments were repeated three times; no spread over them is reported, so nothing can be "
-        "said of how much another training run would differ."
+        f"**{len(means) - len(off)} of the {len(means)} cells of mean@32 are such numbers.** Of all numbers with two "
+        f"decimals {100 * chance_of_grid(960):.1f}% and {100 * chance_of_grid(1280):.1f}% are: by chance so many would be "
+        f"with probability $10^{{{log_p:.0f}}}$. If they were means over three runs, one in {1 / np.mean(third):.1f} would "
+        f"be: $10^{{{log_third:.0f}}}$. The others: {others}.\n\n"
+        "So the numbers are those of one evaluation of one checkpoint. The text says that all experiments were "
+        "repeated three times; no spread is reported."
     )
 
 
@@ -205,23 +200,16 @@ def pass_text() -> str:
     three = [c for c in passes if on_grid(c.best, 3 * PROBLEMS[c.data])]
     full = [c for c in on if c.best == 95.0]
     one = [float(best_at_k_expected(SAMPLES, c, SAMPLES)) for c in (1, 2, 3, 8)]
-    rows = []
-    for method in (GRPO, HIGHER, BAND):
-        for m in models():
-            row = [f"{m} {method}"]
-            for d in PROBLEMS:
-                low, high = solved(cell(m, method, d))
-                row.append(f"{cell(m, method, d).best:.2f}: {low}" + (f" to {high}" if high > low else ""))
-            rows.append(row)
+    few = " and ".join(
+        f"{'-'.join(map(str, solved(cell('3B', method, 'AIME2024'))))} under {method}" for method in (GRPO, BAND)
+    )
     return (
         "pass@32 from 32 samples is the share of problems with a right sample: k / 30 or k / 40. "
-        f"**Only {len(on)} of the {len(passes)} cells are such numbers** ({len(full)} of them are 95.00), and "
-        f"{len(three)} could be means over three runs. They are what verl logs as best@32/mean: draws with replacement, in "
-        f"which a problem with 1, 2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or "
-        f"{one[3]:.3f} (and not 1), give or take the noise of 1000 draws. So the column grows with the *number* of right "
-        "samples, not only with the number of problems that can be solved. How many problems were solved, at least and at "
-        "most, if it is that:\n\n" + table(["problems with a right sample", *PROBLEMS], rows) + "\n\n"
-        "At AMC2023 the column is at 95.00 = 38 of 40 in all rows of the 7B model: it cannot tell them apart."
+        f"**Only {len(on)} of the {len(passes)} cells are such numbers** ({len(full)} of them are 95.00), and {len(three)} "
+        "could be means over three runs. They are what verl logs as best@32/mean: draws with replacement. A problem with 1, "
+        f"2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or {one[3]:.3f} there, not 1. So the "
+        "column grows with the *number* of right samples. If it is that, 3B solved, of AIME2024's 30 problems, "
+        f"{few}."
     )
 
 
@@ -241,26 +229,17 @@ def errors_text() -> str:
                 star = "*" if abs(gap) > 1.96 * sampling else ""
                 over += abs(gap) > 1.96 * sampling
                 sure += abs(gap) > 1.96 * population
-                row.append(f"{signed(gap)}{star} ± {1.96 * sampling:.1f} / {1.96 * population:.1f}")
+                row.append(f"{signed(gap)}{star} ± {1.96 * sampling:.1f}")
             rows.append(row)
-    extreme = [x for x in (0.05, 0.25, 0.5, 0.9)]
-    width = ", ".join(
-        f"{100 * x:g}%: {1.96 * 100 * math.sqrt(x * (1 - x) / 960):.1f} and {1.96 * 100 * math.sqrt(x * (1 - x) / 30):.1f}"
-        for x in extreme
-    )
     return (
-        "Two errors can be bounded from the digits alone. *Sampling*: the same checkpoints on the same problems, sampled "
-        "again; largest if all problems are equally hard. *Problems*: other problems of the kind; at most that of "
-        "problems that are always right or always wrong, with nothing shared between the two rows; how much less it is, "
-        "because both rows answer the same problems, only counts by problem would tell, and they are not published. For "
-        f"30 problems and one row, 1.96 standard errors are, at a mean of {width} points. Training runs add to both, by an "
-        "amount that nothing here tells.\n\nBand 0.05 minus the others, in points of mean@32, with 1.96 of the largest "
-        "standard errors, sampling / problems; a star: larger than sampling explains.\n\n"
+        "*Sampling*: the same checkpoints answer the same problems again. This error can be bounded from the digits; it is "
+        "largest if all problems are equally hard. *Problems*: other problems of the kind. That error is at most "
+        f"{math.sqrt(SAMPLES):.1f} times as large; counts by problem, which are not published, would tell how much less. "
+        "Training runs add to both.\n\nBand 0.05 minus the others, in points of mean@32, with 1.96 of the largest standard "
+        "error of sampling; a star: larger than sampling explains.\n\n"
         + table(["", "GRPO", "Clip-Higher", "Relaxed Band"], rows)
-        + f"\n\n**{over} of {3 * len(rows)} differences are larger than 1.96 times the largest error of sampling** (of "
-        f"{3 * len(rows)} without any difference, up to {0.05 * 3 * len(rows):.1f} would be), "
-        f"{sure} larger than that of problems. The others are not shown to be noise: they are within what noise alone may "
-        "do, one by one. What speaks for the method is that they have one sign (below)."
+        + f"\n\n**{over} of {3 * len(rows)} differences are larger than sampling explains** (of {3 * len(rows)} without any "
+        f"difference up to {0.05 * 3 * len(rows):.1f} would be), {sure} larger than problems may."
     )
 
 
@@ -280,8 +259,7 @@ def sign_of_all() -> str:
     wins = [gap for other in (GRPO, HIGHER, RELAXED) for gap in gaps(BAND, other).values()]
     smallest = {name: gap for name, gap in gaps(BAND, HIGHER).items() if gap < 0.35}
     return (
-        f"{sum(g > 0 for g in wins)} of {len(wins)} differences are above 0 (against GRPO, Clip-Higher and Relaxed Band). "
-        f"The smallest over Clip-Higher: {listed(smallest)}, which is "
+        f"{sum(g > 0 for g in wins)} of {len(wins)} differences are above 0. The smallest over Clip-Higher are "
         f"{', '.join(str(round(g * grid_of(cell(*_place(n, HIGHER))) / 100)) for n, g in smallest.items())} samples."
     )
 
@@ -316,22 +294,22 @@ def worse_in_pass() -> str:
     for other in (HIGHER, RELAXED):
         lost |= {f"{name} against {other}": gap for name, gap in below(0, BAND, other, "best").items()}
     level = sum(gap == 0 for other in (HIGHER, RELAXED) for gap in gaps(BAND, other, what="best").values())
+    best = {d: cell("7B", f"Band {d}", "Average").best for d in ("0.03", "0.05")}
     return (
-        f"Averages: {of_average(BAND, HIGHER, 'best')} over Clip-Higher, {of_average(BAND, RELAXED, 'best')} over Relaxed "
-        f"Band. Of 24 single cells, behind in {len(lost)}: {listed(lost)}; level in {level}. With radius 0.03, 7B has the "
-        f"best average: {radii('best')}."
+        f"On average yes. Behind in {len(lost)} of 24 cells, by up to {-min(lost.values()):.2f}; level in {level}. With radius "
+        f"0.03, 7B has the best average, {best['0.03']:.2f} against {best['0.05']:.2f}."
     )
 
 
 CLAIMS = (
     Claim(
-        "BandPO consistently outperforms all baselines in mean@32 across diverse models and datasets",
+        "BandPO consistently outperforms all baselines in mean@32",
         sign_of_all,
         HOLDS,
     ),
     Claim(
         "improves mean@32 by at least 2.0 points over GRPO across all settings",
-        lambda: f"Averages: {of_average(BAND, GRPO)}. Single benchmarks below 2: {listed(below(2.0, BAND, GRPO))}.",
+        lambda: f"Averages: {of_average(BAND, GRPO)}. {len(below(2.0, BAND, GRPO))} of 12 benchmarks are below 2.",
         PARTLY,
     ),
     Claim(
@@ -340,7 +318,7 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "GRPO w/ Clip-Higher suffers from performance regression on the 7B AIME benchmarks (dropping 1-2 points)",
+        "GRPO w/ Clip-Higher suffers ... on the 7B AIME benchmarks (dropping 1-2 points)",
         lambda: (
             listed({n: g for n, g in gaps(HIGHER, GRPO).items() if n.startswith("7B AIME")})
             + f"; 1.96 of the largest error of sampling is {1.96 * sampling_error(cell('7B', HIGHER, 'AIME2024'), cell('7B', GRPO, 'AIME2024')):.1f}."
@@ -348,10 +326,10 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "the 1.5B GRPO baseline ... consistently collapsing around training step 340 (verified across multiple runs)",
+        "the 1.5B GRPO baseline ... consistently collapsing around training step 340",
         lambda: (
             f"Its row, headed 800 steps, has averages {cell('1.5B', GRPO, 'Average').mean:.2f} and "
-            f"{cell('1.5B', GRPO, 'Average').best:.2f}, no collapse to be seen: which checkpoint it is, is not said."
+            f"{cell('1.5B', GRPO, 'Average').best:.2f}: no collapse. Which checkpoint it is, is not said."
         ),
         OPEN,
     ),
@@ -372,8 +350,7 @@ CLAIMS = (
         HOLDS,
     ),
     Claim(
-        "For larger models (7B/8B) ... ~0.5 decrease in average mean@32 and ... approximately 3 points in pass@32 on "
-        "AIME 2025",
+        "For larger models (7B/8B) ... ~0.5 decrease in average mean@32 and ... 3 points in pass@32 on AIME 2025",
         lambda: (
             f"mean {', '.join(signed(gaps(RELAXED, BAND, ['Average'])[f'{m} Average']) for m in ('7B', '8B'))}; AIME2025 "
             f"{', '.join(signed(gaps(RELAXED, BAND, what='best')[f'{m} AIME2025']) for m in ('7B', '8B'))}."
@@ -381,25 +358,23 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "the 1.5B model suffers a drop of nearly 8 points in pass@32 on AIME 2024, while the 3B model decreases by roughly "
-        "3 points in mean@32 on AMC 2023",
+        "the 1.5B model suffers a drop of nearly 8 points in pass@32 on AIME 2024, ... the 3B model ... roughly 3 points in "
+        "mean@32 on AMC 2023",
         lambda: (
             f"{signed(gaps(RELAXED, BAND, what='best')['1.5B AIME2024'])} and {signed(gaps(RELAXED, BAND)['3B AMC2023'])}."
         ),
         PARTLY,
     ),
     Claim(
-        "setting delta = 0.05 consistently yields superior performance in terms of mean@32 for both model sizes",
+        "delta = 0.05 consistently yields superior performance in terms of mean@32 for both model sizes",
         lambda: (
             f"Averages: {radii('mean')}. Of 12 single cells, "
-            f"{sum(g > 0 for d in ('0.03', '0.10') for n, g in radius_gaps(d).items())} are above 0; one is a tie "
-            f"({', '.join(n for d in ('0.03', '0.10') for n, g in radius_gaps(d).items() if g == 0)})."
+            f"{sum(g > 0 for d in ('0.03', '0.10') for n, g in radius_gaps(d).items())} are above 0, one is a tie."
         ),
         HOLDS,
     ),
     Claim(
-        "For the 3B model, the optimal delta = 0.05 outperforms the suboptimal settings by approximately 10% in mean@32 and "
-        "5% in pass@32",
+        "For the 3B model, the optimal delta = 0.05 outperforms ... by approximately 10% in mean@32 and 5% in pass@32",
         lambda: (
             f"mean +{relative('3B', BAND, 'Band 0.03', 'mean'):.1f}% and +{relative('3B', BAND, 'Band 0.10', 'mean'):.1f}%; "
             f"pass +{relative('3B', BAND, 'Band 0.03', 'best'):.1f}% and "
@@ -408,7 +383,7 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "the 7B model ... performance fluctuations across the three delta settings confined to a narrow margin of 2-3%",
+        "the 7B model ... fluctuations across the three delta settings confined to a narrow margin of 2-3%",
         lambda: (
             f"mean: {relative('7B', BAND, 'Band 0.03', 'mean'):.1f}%; pass: "
             f"{relative('7B', 'Band 0.03', 'Band 0.10', 'best'):.1f}% from the highest to the lowest, and the highest is not "
@@ -417,10 +392,8 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "All experiments are repeated three times to ensure statistical significance",
-        lambda: (
-            "No spread, no interval and no test is reported, and the cells are those of single evaluations (above)."
-        ),
+        "All experiments are repeated three times",
+        lambda: "No spread and no test is reported, and the cells are those of single evaluations.",
         OPEN,
     ),
 )
@@ -440,12 +413,11 @@ def sign_text() -> str:
     p = 2 * 0.5 ** len(gap)
     by_model = {m: np.mean([g for n, g in gap.items() if n.startswith(m)]) for m in models()}
     return (
-        f"All {len(gap)} differences to Clip-Higher have the same sign. Were they independent and each as likely positive as "
-        f"negative, that would have p = {p:.1g}; but the three of one model share a training run, so the independent facts are the "
-        f"four models, {', '.join(f'{m} {signed(float(v))}' for m, v in by_model.items())} on average: p = "
-        f"{2 * 0.5**4:.3f} by signs, the least that four can give. Nor is it said how the checkpoints "
-        "were chosen, which no test can undo. To settle it: the counts by problem (`bandpo compare`), or three runs of each "
-        "(`bandpo table`)."
+        f"All {len(gap)} differences to Clip-Higher have the same sign. Were they independent, that would have p = {p:.1g}. "
+        "But the three of one model share a training run. The independent facts are the four models, "
+        f"{', '.join(f'{m} {signed(float(v))}' for m, v in by_model.items())} on average: p = {2 * 0.5**4:.3f} by signs, the "
+        "least that four can give. How checkpoints were chosen is not said. Counts by problem (`bandpo compare`) or three "
+        "runs of each (`bandpo table`) would settle it."
     )
 
 
@@ -453,14 +425,11 @@ def page() -> str:
     claims = table(["the text says", "the digits say", "verdict"],
                    [[f"“{c.text}”", c.digits(), f"**{c.verdict}**"] for c in CLAIMS])  # fmt: skip
     claims = claims.replace("|:--|--:|--:|", "|:--|:--|:--|")
-    return f"""# The paper's Table 1, re-read from its digits
+    text = f"""# The paper's Table 1, re-read from its digits
 
-In all: **holds in part**. The printed digits are those of single evaluations, although the text speaks of three repetitions. Its "pass@32" is verl's
-bootstrap, not pass@k. BandPO is ahead in every mean@32 of the table; most single differences are within what sampling alone can explain. Of the text's sentences some
-hold, some in part, and some cannot be told.
+In all: **holds in part**. BandPO is ahead in every mean@32 of the table. Most single differences are within what sampling alone can explain. The digits are those of single evaluations, and "pass@32" is verl's bootstrap.
 
-Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv); every number below is computed there.
-It says what can be known from the table alone. It does not say that the method does not work.
+Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv). It says what can be known from the table alone, and not that the method does not work.
 
 ## One run
 
@@ -482,6 +451,10 @@ All {2 * len([c for c in cells() if c.data == "Average"])} averages are the mean
 
 {claims}
 """
+    return (
+        "\n\n".join(block if block[0] in "|#" else textwrap.fill(block, 150) for block in text.strip().split("\n\n"))
+        + "\n"
+    )
 
 
 def main() -> int:

@@ -27,14 +27,14 @@ GRIDS = ROOT / "research" / "grids"
 RUNS = ROOT / "docs" / "report" / "runs.csv"
 SMOLLM2 = ROOT / "research" / "measurements" / "smollm2_reuse.csv"
 JUDGING = 100  # SmolLM2's first seed that chose nothing
-# What each grid's points are of: the figure's name of them, and at which multiple of no clip's best rate ("own": each
-# rule at its own best).
+# What each grid's points are of: the figure's name of them, and at which multiple of the best learning rate of no clip
+# ("own": each rule at its own best).
 KINDS = {
-    "ways": ("several right answers, each rule at its best rate", "own"),
+    "ways": ("several right answers, each rule at its best learning rate", "own"),
     "random_rewards": ("random rewards", "own"),
     "one_rate": ("a learning rate four times too high", "4"),
 }
-MODEL, PUBLIC = "SmolLM2-135M, each rule at its best rate", "public run"
+MODEL, PUBLIC = "SmolLM2-135M, each rule at its best learning rate", "public run"
 Point = dict[str, Any]
 _INK, _FAINT, _MARKERS = "#1f2328", "#8c959f", "os^D"
 _LOOK: dict[Any, Any] = {
@@ -157,7 +157,7 @@ SIDES = (
 
 
 def at_rates(factor: float) -> dict[str, dict[str, Mapping[str, str]]]:
-    """Return one_rate's rows at a multiple of no clip's best rate, by world and rule."""
+    """Return one_rate's rows at a multiple of no clip's best learning rate, by world and rule."""
     best = {row["world"]: float(row["best_rate"]) for row in read_rows(GRIDS / "one_rate_rates.csv")}
     worlds: dict[str, dict[str, Mapping[str, str]]] = {}
     for row in read_rows(GRIDS / "one_rate.csv"):
@@ -167,7 +167,7 @@ def at_rates(factor: float) -> dict[str, dict[str, Mapping[str, str]]]:
 
 
 def forgiven() -> str:
-    """Return the table of what rules gain over no clip at four times its best rate, and lose at its best rate."""
+    """Return the table of what rules gain over no clip at four times its best learning rate, and lose at the best."""
     lines = []
     for world, by_rule in at_rates(4).items():
         name, epochs = world.split(", ")
@@ -176,8 +176,8 @@ def forgiven() -> str:
             cells = [_signed(by_rule[rule], "final") for rule in FORGIVING]
             lines.append([f"{name}, {epochs} epochs", f"{float(by_rule['no clip']['final']):.2f}", *cells])
     worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
-    lines.append(["all, at the best rate: the lowest", "", *(_signed(row, "final") for row in worst)])
-    return _table(["4 times the best rate", "no clip", *FORGIVING], lines)
+    lines.append(["all, at the best learning rate: the lowest", "", *(_signed(row, "final") for row in worst)])
+    return _table(["4 times the best learning rate", "no clip", *FORGIVING], lines)
 
 
 def _of_final(row: Mapping[str, str]) -> float:

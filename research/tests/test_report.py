@@ -67,12 +67,7 @@ def test_what_is_said_of_bands_and_clips_is_true_of_the_figure():
     sentence = f"ahead in {len(ahead)} of {len(differences)} comparisons, mostly by less than a hundredth, "
     assert f"{sentence}behind in {len(behind)}, mostly by more than two." in PAGE
     gaps = [pair.difference.value for pair in report.against_clips() if not pair.one.place[0].startswith("lab")]
-    sentence = (
-        f"In {len(gaps)} comparisons in small worlds with a clip whose two sides are tuned as well, a band of one "
-    )
-    sentence += "radius scored more than 0.02 higher in two, and as much lower in seven"
-    assert sentence in (report.ROOT / "docs" / "idea.md").read_text(encoding="utf-8")
-    assert (sum(gap > 0.02 for gap in gaps), sum(gap < -0.02 for gap in gaps)) == (2, 7)
+    assert (len(gaps), sum(gap > 0.02 for gap in gaps), sum(gap < -0.02 for gap in gaps)) == (34, 2, 7)
 
 
 def test_what_is_said_of_fifteen_rules_is_true_of_each():

@@ -41,7 +41,7 @@ def test_the_doctor_tells_of_the_shares_that_were_measured():
     assert sentence.startswith(f"{ours} % of tokens were outside")
     assert theirs_said.startswith(f"{theirs} % of tokens were clipped")
     page = (FOLDER.parents[1] / "research" / "pages" / "worlds.md").read_text(encoding="utf-8")
-    assert f"{ours} % outside, {theirs} % clipped" in page
+    assert f"{ours} % outside their bounds, {theirs} % clipped" in page
 
 
 def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
@@ -58,7 +58,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     doctor_text = (root / "src" / "bandpo" / "clipping.py").read_text()
     assert f"half the best rate cost {half}." in doctor_text
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
-    assert f"half the best rate cost {half} " in (root / "docs" / "choose.md").read_text()
+    assert f"half the best learning rate cost {half} " in (root / "docs" / "choose.md").read_text()
     assert twice == "0.060"
     rows = judged()
     more = {place for place, _ in rows if place[0] in ("reuse more", "reuse eight") and place[2] == "none"}

@@ -129,7 +129,7 @@ def test_the_report_says_what_the_rows_of_one_use_say():
     assert weighted.high < 0
     assert band.low < 0 < band.high
     assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
-    assert_in("research/pages/smollm2.md", "though a few percent of tokens are outside GRPO's clip")
+    assert_in("research/pages/smollm2.md", "though under GRPO's clip a few percent of tokens are outside their bounds")
 
 
 def test_pages_say_what_the_rows_of_eight_uses_say():
@@ -153,13 +153,14 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     sentence = (
         f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
     )
-    sentence += f"tokens outside), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, the weighted clip not significantly"
+    sentence += f"tokens outside their bounds), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, "
+    sentence += "the weighted clip not significantly"
     assert_in("research/pages/smollm2.md", sentence)
     sentence = f"GRPO's clip scored {-clip:.2f} ± {half:.2f} below no clip, and Band-KL `0.05` "
     sentence += f"{-band:.2f} ± {band_half:.2f} below"
     assert_in("docs/report/index.md", sentence)
     sentence = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
-    sentence += f"(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 uses)"
+    sentence += f"(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 epochs)"
     assert_in("research/pages/smollm2.md", sentence)
     none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
     sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"

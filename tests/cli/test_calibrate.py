@@ -21,7 +21,8 @@ def rows(count=60, seed=0, padded=False):
     """Responses, as lists; those that are padded have garbage behind the mask."""
     generator, made = np.random.default_rng(seed), []
     for i in range(count):
-        p = generator.beta(0.7, 0.4, n := int(generator.integers(5, 40))).clip(1e-4, 1 - 1e-6)
+        n = int(generator.integers(5, 40))
+        p = generator.beta(0.7, 0.4, n).clip(1e-4, 1 - 1e-6)
         odds = np.log(p) - np.log1p(-p) + 0.4 * generator.standard_normal(n)
         old, new = np.log(p).tolist(), (-np.log1p(np.exp(-odds))).tolist()
         row = {"response_id": f"r{i}", "advantage": float(generator.standard_normal())}

@@ -42,8 +42,8 @@ class Union(Pair):
     """Take the wider of two rules on each side. A token may go where either lets it.
 
     >>> import torch, bandpo
-    >>> log_p = torch.tensor([0.1, 0.8]).log()
-    >>> bandpo.Union(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.2)).bounds(log_p).log_high.exp()
+    >>> rule = bandpo.Union(bandpo.Band("tv", 0.1), bandpo.Clip(0.2, 0.2))
+    >>> rule.bounds(torch.tensor([0.1, 0.8]).log()).log_high.exp()
     tensor([2.0000, 1.2000])
 
     `Union(Band("kl", delta), Clip(eps, eps))` is TRGPPO's rule (arXiv 1901.10314).

@@ -227,7 +227,7 @@ def _logged(path: Path) -> Iterator[Finding]:
 def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     """Say what share of the tokens the rule clips, and what that means.
 
-    What such a rule moved in other runs is a second finding. If it clips none, say whether it could clip any.
+    If it clips none, say whether it could clip any. Else say what such a share moved in other runs.
     """
     run = Curves(**by_step(log.rows))
     outside = run.share("clip/fraction", ("clip/count", "tokens"))

@@ -1,4 +1,7 @@
-"""Compare a run with others whose rules clipped as many tokens. docs/report/index.md has them as points."""
+"""Compare a run with others whose rules clipped as many tokens.
+
+These are the points of docs/report/index.md.
+"""
 
 import csv
 import math
@@ -14,7 +17,9 @@ _NAMED = 2  # public runs and models that are named
 
 
 def nearest(percent: float) -> Finding:
-    """Say what rules that clip about this percentage of tokens moved. Small worlds and language models have rows.
+    """Say what rules that clip about this percentage of tokens moved.
+
+    In small worlds, and in the nearest language models and public runs.
 
     >>> nearest(2.0).level
     'note'
