@@ -42,7 +42,7 @@ _OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of 
 _AFTER_VERL = """
     bandpo report paper-; bandpo doctor paper-; bandpo table paper-; bandpo table checkpoints/
     bandpo table runs/eval/smoke; bandpo compare before=checkpoints/; bandpo compare checkpoints/
-    bandpo eval checkpoints/; ls paper-smoke
+    bandpo eval checkpoints/; ls paper-smoke; at=checkpoints/
 """
 NOT_RUN |= dict.fromkeys(map(str.strip, re.split("[;\n]", _AFTER_VERL.strip())), _OF_VERL)
 NOT_RUN_WHOLE = {"bandpo verl recipes/paper/smoke.yaml": _OF_VERL}

@@ -5,9 +5,16 @@ it, in worlds or, by `labs.py`, in the lab, `running.py` runs and keeps them, an
 family, with `widening.py` at the edges of its grid, and compares them.
 """
 
-import research.rules  # noqa: F401  (contests name them by their kinds)
-from bandpo_runs.faces import lazily
+from importlib import import_module
+from typing import Any
 
-__getattr__ = lazily(
-    __name__, {"Contest": "contest", "Results": "choosing", "hold": "running", "read_contest": "reading"}
-)
+import research.rules  # noqa: F401  (contests name them by their kinds)
+
+_HOMES = {"Contest": "contest", "Results": "choosing", "hold": "running", "read_contest": "reading"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: its file is slow to import."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

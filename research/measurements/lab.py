@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bandpo.losses import method
-from bandpo_runs.reports.numbers import NUMBERS
-from bandpo_runs.reports.reading import Run, read_runs
+from bandpo_runs.reports.panels import NUMBERS
+from bandpo_runs.reports.sections import Run, read_runs
 from bandpo_runs.reports.texts import summarize
 from bandpo_runs.training.side_by_side import plan, run_all
 from research.csv_rows import read_rows, write_rows

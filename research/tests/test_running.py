@@ -10,7 +10,7 @@ from contests import node_of
 
 import bandpo
 from bandpo.errors import UserError
-from bandpo_runs.files.locks import locked
+from bandpo_runs.files.writing import locked
 from research.bench import hold
 from research.bench.reading import make_contest
 from research.worlds import Learner, scene, train

@@ -1,11 +1,9 @@
 """Train many small runs at once under five rules. `train` is the experiment, `Result` its numbers, `page` its page."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -182,7 +180,7 @@ class Result(NamedTuple):
     clipped: Tensor
 
     @classmethod
-    def of(cls, rules: Mapping[str, Region], uses: int, rounds: Sequence[Round]) -> Result:
+    def of(cls, rules: Mapping[str, Region], uses: int, rounds: Sequence[Round]) -> Self:
         right, clipped = zip(*rounds, strict=True)
         return cls([*rules], uses, torch.stack(right, -1), torch.tensor(clipped[1:]).T)
 

@@ -1,10 +1,8 @@
 """Show the output of a long command: whole lines, tables, and progress."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rich import progress
 from rich.console import Console
@@ -82,7 +80,7 @@ class Progress:
             of = "" if self.total is None else f"of {self.total:,} "
             self.console.print(", ".join(filter(None, (f"{self.title}{done:,} {of}{self.unit}", note))))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         self.bar.start()
         return self
 

@@ -1,8 +1,5 @@
 """Record the origin of a result, for folders of runs and rows of measurements."""
 
-from __future__ import annotations
-
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -12,17 +9,14 @@ from pathlib import Path
 import torch
 
 from bandpo import __version__
+from bandpo.doctor.installed import version_of
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of bandpo, Python and the installed ones of `packages`."""
-    installed = {"bandpo": __version__, "python": platform.python_version()}
-    for name in packages:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
+    own = {"bandpo": __version__, "python": platform.python_version()}
+    others = {name: version_of(name) for name in packages}
+    return own | {name: version for name, version in others.items() if version is not None}
 
 
 def hardware(gpu: bool) -> str:

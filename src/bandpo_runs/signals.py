@@ -1,7 +1,5 @@
 """End a command on a signal. A library may swallow the KeyboardInterrupt of it, as Python does in a `__del__`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

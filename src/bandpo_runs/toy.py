@@ -9,8 +9,6 @@ grow is what the clipping rule decides.
 The warm start is trained once for all runs and kept in the user's cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -24,8 +22,7 @@ from torch import Tensor
 
 from bandpo.errors import UserError
 
-from .files.locks import locked
-from .files.writing import cache_folder
+from .files.writing import cache_folder, locked
 
 BASE, LENGTH = 16, 4
 ANSWER, END, EQUALS, PAD = BASE, BASE + 1, BASE + 2, BASE + 3
@@ -41,25 +38,20 @@ class Scene:
     Attributes:
         p_work: how often the warm start works step by step.
         question: what the scene asks.
-        seconds_per_round: on one core (research/log.md), for the estimate before the start.
         defaults: of the run configuration.
         flip: share of the rewards that are inverted.
     """
 
     p_work: float
     question: str
-    seconds_per_round: float
     defaults: dict[str, Any] = field(hash=False)
     flip: float = 0.0
 
 
-def _scene(
-    p_work: float, question: str, seconds: float, rounds: int, *, flip: float = 0.0, **trainer: Any
-) -> Scene:
+def _scene(p_work: float, question: str, rounds: int, *, flip: float = 0.0, **trainer: Any) -> Scene:
     return Scene(
         p_work,
         question,
-        seconds,
         {
             "model": "lab",
             "data": {"source": "lab"},
@@ -85,18 +77,18 @@ def _scene(
 SCENES = {
     # 64 prompts x 16 completions a round, 16 minibatches x 4 epochs: the clip must bind inside a round.
     "tail": _scene(
-        0.005, "what a clip costs a rare good strategy", 2.3, 30,
+        0.005, "what a clip costs a rare good strategy", 30,
         learning_rate=5e-6, num_generations=16, steps_per_generation=16, num_iterations=4,
     ),
     # 16 prompts x 8 completions a round, 2 minibatches x 8 epochs: small noisy batches used many times.
     "storm": _scene(
-        0.3, "does a clip protect a skill from small noisy batches used many times?", 0.4, 64,
+        0.3, "does a clip protect a skill from small noisy batches used many times?", 64,
         learning_rate=4e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
     ),
     # 4 prompts x 8 completions a round, as often as in storm, and some rewards wrong, without which all runs learn:
     # found by research/measurements/fast_lab_search.py.
     "rare-and-noisy": _scene(
-        0.01, "does a rare strategy live through small noisy batches used many times?", 0.2, 64,
+        0.01, "does a rare strategy live through small noisy batches used many times?", 64,
         learning_rate=1e-4, num_generations=8, steps_per_generation=2, num_iterations=8,
         per_device_train_batch_size=16, flip=0.05,
     ),

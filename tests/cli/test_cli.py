@@ -118,7 +118,6 @@ MISTAKES = {
     "eval ./gone --data column.jsonl": "gone holds no model (config.json), run (run.json) or",
     "eval recipe.yaml --data column.jsonl": "recipe.yaml holds no model (config.json), run (run.json) or",
     "data prepare column.jsonl -o new --split test": "--config and --split are for data sets of the hub, got",
-    "score nice.jsonl --scorer reasoning-gym": "grades tasks that reasoning_gym made, and the data set 'answers' is",
     "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
     "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
     # The last one would count.

@@ -86,7 +86,7 @@ READERS = {
         ["doctor", "state/trainer_state.json"],
         ["report", "state"],
     ],
-    "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--plan"]],
+    "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--print"]],
     "recipe.yaml": [["train", "recipe.yaml"]],
     "data.jsonl": [["data", "prepare", "data.jsonl", "-o", "made"]],
 }
@@ -275,7 +275,7 @@ def test_yaml_on_the_command_line_is_one_line(here, cli, text):
     for args in (
         ["train", "scene=tail", f"rounds={text}"],
         ["explain", f"{{type: band, delta: {text}}}"],
-        ["eval", "m", "--data", f"reasoning-gym:chain_sum:min_terms={text}"],
+        ["eval", "m", "--body", f"seed={text}"],
         ["report", text],
     ):
         cli.error(*args)
@@ -344,7 +344,6 @@ compare before after
 table before after
 doctor --no-ray
 verl verl.yaml --print
-verl verl.yaml --plan
 """
 
 # The warm start is trained for two steps: what it asks for does not depend on how well it has learned.

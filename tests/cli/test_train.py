@@ -212,7 +212,8 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     assert "<svg" in page.read_text()
     assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
     assert not missing(
-        out, "about 1 min", "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n",
+        out, f"2 runs (GRPO 0.2/0.2, Band-KL 0.05; seeds 0), 2 at once, into {tmp_path}.",
+        "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n",
         "Too few pairs of seeds (1)", "Other scenes: --scene ",
         "what a clip costs a rare strategy, not what it protects.",
     )  # fmt: skip

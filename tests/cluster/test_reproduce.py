@@ -100,11 +100,15 @@ def folder(tmp_path_factory):
     copies(folder / "copies")
     model(folder / "model")
     (folder / "toy.yaml").write_text(yaml.safe_dump(overlay()))
-    (folder / "recipes").symlink_to(ROOT / "recipes")
+    for name in ("recipes", "research"):
+        (folder / name).symlink_to(ROOT / name)
     (folder / "bin").mkdir()
     program = folder / "bin" / "bandpo"
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom bandpo_runs.cli import main\nsys.exit(main())\n")
     program.chmod(0o755)
+    python = folder / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     return folder
 
 

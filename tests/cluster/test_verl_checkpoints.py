@@ -1,23 +1,23 @@
-"""bandpo eval of checkpoints that verl's own worker wrote, on one and two ranks, merged by verl's own merger."""
+"""bandpo eval of checkpoints that verl's own worker wrote, on one and two ranks, by the command that it names."""
 
-import math
 import os
-import shutil
-import signal
+import re
+import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 import verl_toy
+from peft import PeftModel
 from test_verl_resume import ACTOR, CLIP, settings_of
 from transformers import AutoModelForCausalLM
 
+from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.evals.folder import read_metadata, read_samples
-from bandpo_runs.evals.verl_checkpoints import whole_weights
+from bandpo_runs.evals.generate import whole_weights
 
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
 HF_MODEL = f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
@@ -59,48 +59,29 @@ def expected(folder, weights, dtype):
 
 
 @pytest.mark.parametrize(("case", "ranks"), [("plain", 1), ("plain", 2), ("whole", 2), ("lora", 1), ("lora", 2)])
-def test_the_logits_are_those_of_the_trained_model(trained, case, ranks, capsys):
+def test_the_logits_are_those_of_the_trained_model(trained, case, ranks):
     folder, weights = trained
     actor = folder / str(ranks) / case / "global_step_1" / "actor"
-    found = whole_weights(str(actor))
-    assert found == str(actor / ("huggingface" if case == "whole" else "merged_by_bandpo"))
-    model = AutoModelForCausalLM.from_pretrained(found, dtype=torch.float32)
+    if case != "whole":
+        with pytest.raises(UserError) as error:
+            whole_weights(str(actor))
+        command = shlex.split(re.search(r"python (-m verl.model_merger .*?)(?:; add|$)", str(error.value))[1])
+        environment = os.environ | verl_toy.ENVIRONMENT
+        subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True)
+    model = AutoModelForCausalLM.from_pretrained(actor / "huggingface", dtype=torch.float32)
+    if case == "lora":
+        model = PeftModel.from_pretrained(model, actor / "huggingface" / "lora_adapter").merge_and_unload()
+    else:
+        assert whole_weights(str(actor)) == str(actor / "huggingface")
     dtype = torch.float32 if case == "whole" else torch.bfloat16
     torch.testing.assert_close(logits(model), expected(folder, weights[ranks][case], dtype), rtol=1e-4, atol=1e-5)
-    assert ("merged in" in capsys.readouterr().out) == (case != "whole")
-    assert whole_weights(str(actor)) == found
-    assert "merged in" not in capsys.readouterr().out
 
 
-def test_eval_draws_after_a_kill_and_merges_anew_what_has_changed(trained, capsys, monkeypatch):
+def test_eval_draws_from_a_run_whose_weights_are_whole(trained, monkeypatch):
     folder, _ = trained
     monkeypatch.chdir(folder)
-    shutil.copytree("2/plain", "project/run", ignore=shutil.ignore_patterns("merged_by_bandpo"))
     Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    command = ["eval", "project/run", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
-    actor = Path("project/run/global_step_1/actor")
-    script = f"from bandpo_runs.cli import main; main({command})"
-    with subprocess.Popen([sys.executable, "-c", script], process_group=0) as killed:
-        while not [*actor.glob(".merged-*")]:
-            assert killed.poll() is None
-            time.sleep(0.05)
-        os.killpg(killed.pid, signal.SIGKILL)
-    assert [*actor.glob(".merged-*")]
-    assert not (actor / "merged_by_bandpo").exists()
+    command = ["eval", "2/whole", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
     assert main(command) == 0
-    assert len(read_samples(Path("runs/eval/project/run-1"))) == 2
-    assert read_metadata(Path("runs/eval/project/run-1"))["label"] == "project / run, step 1"
-    assert not [*actor.glob(".merge*")]
-    part = actor / "model_world_size_2_rank_1.pt"
-    weights = torch.load(part, weights_only=False)
-    weights["model.norm.weight"].to_local().fill_(math.nan)
-    torch.save(weights, part)
-    capsys.readouterr()
-    assert main([*command, "-o", "broken"]) == 2
-    said = capsys.readouterr()
-    assert "merged in" in said.out
-    assert f"{actor}/merged_by_bandpo' cannot be loaded: its weights are not finite" in said.err
-    torch.save({}, part)
-    assert main([*command, "-o", "broken"]) == 2
-    assert "verl's merger ended with code 1: KeyError: " in capsys.readouterr().err
-    assert not [*actor.glob(".merge*")]
+    assert len(read_samples(Path("runs/eval/2/whole-1"))) == 2
+    assert read_metadata(Path("runs/eval/2/whole-1"))["label"] == "2 / whole, step 1"

@@ -20,7 +20,8 @@ from bandpo import DCPO, Band, Capped, Clip, Objective
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.config.recipe import leaves
-from bandpo_runs.training.on_verl import _hydra_text, load, plan
+from bandpo_runs.training.on_verl import _hydra_text, load
+from research.plan import plan
 
 PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

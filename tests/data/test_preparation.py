@@ -48,7 +48,7 @@ from bandpo_runs.data.preparation import account_of
 from bandpo_runs.data.problems import corrected
 from bandpo_runs.data.readers import file_hash
 from bandpo_runs.data.rows import rows_and_reward
-from bandpo_runs.files.locks import locked
+from bandpo_runs.files.writing import locked
 
 # ---- the paper's files
 

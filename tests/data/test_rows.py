@@ -220,30 +220,18 @@ def gym():
 CHAIN_SUM = {"source": "reasoning_gym", "task": "chain_sum", "options": {"seed": 7, "min_digits": 1, "max_digits": 2}}
 
 
-def test_reasoning_gym_rows_are_scored_by_their_task(prepared, gym):
-    rows, _, reward = prepared(reward="reasoning-gym", rounds=2, **CHAIN_SUM)
+def test_reasoning_gym_rows_are_those_of_the_task(prepared, gym):
+    rows, _, _ = prepared(rounds=2, **CHAIN_SUM)
     source = gym.create_dataset("chain_sum", size=2 * PROMPTS_A_ROUND, **CHAIN_SUM["options"])
-    items = [{"prompt": item["question"], "answer": item["answer"]} for item in source]
-    assert by_prompt(rows.remove_columns("item")) == by_prompt(items)
-    columns = {"answer": rows["answer"], "item": rows["item"]}
-    chat = [[{"role": "assistant", "content": answer}] for answer in rows["answer"]]
-    for completions in ([f" {answer}\n" for answer in rows["answer"]], chat):
-        assert reward(completions=completions, **columns) == [1.0] * 8
-    assert max(reward(completions=["none"] * 8, **columns)) < 1
-
-
-def test_a_task_whose_items_are_no_json_is_scored_like_any_other(prepared, gym):
-    # The grids of this one are tuples; as lists they would score 0.05.
-    rows, _, reward = prepared(reward="reasoning-gym", source="reasoning_gym", task="rearc")
-    assert reward(completions=rows["answer"], answer=rows["answer"], item=rows["item"]) == [1.0] * PROMPTS_A_ROUND
+    assert by_prompt(rows) == by_prompt({"prompt": item["question"], "answer": item["answer"]} for item in source)
 
 
 def test_reasoning_gym_takes_template_chat_held_out_rows_and_another_reward(prepared, gym):
     rows, held_out, _ = prepared(size=12, eval_size=3, chat=True, template="{prompt}!", **CHAIN_SUM)
-    assert held_out["item"] == [9, 10, 11]
+    assert len(held_out) == 3
     assert all(prompt[0]["role"] == "user" and prompt[0]["content"].endswith("!") for prompt in rows["prompt"])
     rows, held_out, reward = prepared(reward="last-number", eval_size=3, rounds=2, **CHAIN_SUM)
-    assert sorted([*rows["item"], *held_out["item"]]) == list(range(2 * PROMPTS_A_ROUND + 3))  # one for every prompt
+    assert len({*rows["prompt"], *held_out["prompt"]}) == 2 * PROMPTS_A_ROUND + 3  # one for every prompt
     assert reward(completions=[f"so {answer}." for answer in rows["answer"]], answer=rows["answer"]) == [1.0] * 8
 
 
@@ -253,9 +241,3 @@ def test_the_problems_do_not_depend_on_the_seed_of_the_run(prepared, gym):
     )
     assert by_prompt(first) == by_prompt(other)
     assert list(first) != list(other)
-
-
-def test_the_scorer_of_reasoning_gym_needs_its_rows(prepared):
-    assert "reward 'reasoning-gym' needs data.source 'reasoning_gym', got 'file'" in refusal(
-        prepared, numbered(6), reward="reasoning-gym"
-    )

@@ -12,8 +12,8 @@ from commands import missing, refusal
 from disk import write
 
 from bandpo_runs.data.questions import Question
+from bandpo_runs.evals.columns import NAMES
 from bandpo_runs.evals.dumps import read_dump
-from bandpo_runs.evals.formats import NAMES
 from bandpo_runs.statistics.estimators import pass_at_k, per_prompt
 
 RIGHT = np.random.default_rng(0).random((6, 4)) < 0.4

@@ -1,6 +1,5 @@
 """`bandpo eval` and `bandpo score`: from questions to numbers."""
 
-import importlib.util
 import json
 import os
 import re
@@ -21,13 +20,13 @@ from bandpo_runs import toy
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals import generate, grades
+from bandpo_runs.evals.backends import server
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
 from bandpo_runs.evals.backends.transformers import Transformers
 from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
-from bandpo_runs.evals.generate import Model, find_model
+from bandpo_runs.evals.generate import Model, find_model, whole_weights
 from bandpo_runs.evals.samples import Sample
-from bandpo_runs.evals.verl_checkpoints import whole_weights
 from bandpo_runs.statistics.estimators import pass_at_k
 
 
@@ -106,7 +105,7 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, cli):
 def test_a_server_that_dies_loses_no_answer_and_its_key_is_written_nowhere(ask, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     with Fake(lambda body, count: 200 if count <= 20 else 503) as fake, monkeypatch.context() as patch:
-        patch.setattr(generate, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
+        patch.setattr(server, "Server", lambda *args, **options: Server(*args, **{**options, "retries": 0}))
         assert "503" in ask("out", "-n", "4", "--base-url", fake.url, "--concurrency", "4", fails=True)
     assert len([sample for sample in read_samples(Path("out")) if sample.finish != "error"]) == 20
     with Fake(lambda body, count: 200) as fake:
@@ -315,10 +314,10 @@ def test_scores_as_a_table_and_for_scripts(ask, cli):
 # ---- what each scorer makes of samples
 
 
-def graded_by(scorer, texts, answers, facts=None, finish="stop", more=None):
+def graded_by(scorer, texts, answers, finish="stop"):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, text in enumerate(texts)]
-    wanted = [Question("d", i, "?", answer, (more or {}) | {}) for i, answer in enumerate(answers)]
-    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer, facts or {}, "d")(samples, wanted)]
+    wanted = [Question("d", i, "?", answer) for i, answer in enumerate(answers)]
+    return [(g.score, g.answer, g.status) for g in grades.grader_of(scorer)(samples, wanted)]
 
 
 @pytest.mark.parametrize(
@@ -356,17 +355,6 @@ def test_the_labs_answers_are_graded_as_in_training():
         assert graded_by("lab", [text], [answer], finish=finish)[0][0] == score
 
 
-def test_an_answer_of_reasoning_gym_is_right_with_its_full_score_only():
-    facts = {"task": "chain_sum", "items": 3, "options": {"seed": 5, "min_terms": 2, "max_terms": 2}}
-    items, score_answer = grades.reasoning_gym_items("chain_sum", 3, facts["options"])
-    right = items[2]["answer"]
-    assert score_answer(f"{right} it is", items[2]) not in (0, 1)
-    result = graded_by("reasoning-gym", [f" {right}\n", f"{right} it is"], ["?", "?"], facts, more={"item": 2})
-    assert [g[0] for g in result] == [1, 0]
-    why = refusal(graded_by, "reasoning-gym", ["1"], ["1"])
-    assert "grades tasks that reasoning_gym made, and the data set 'd' is none" in why
-
-
 OPENED, CUT, PLAIN = ("so it is 4</think>4", "stop"), ("so it is \\boxed{4}", "length"), ("4", "stop")
 
 
@@ -389,7 +377,7 @@ def test_a_server_whose_answers_end_a_thinking_that_they_do_not_begin_opened_it(
     assert grades.thinking_in(facts, samples) == thinking
 
 
-# ---- a made checkpoint where verl is not installed; tests/cluster/test_verl_checkpoints.py merges verl's own
+# ---- a made checkpoint of verl; tests/cluster/test_verl_checkpoints.py has verl's own
 
 RUN = Path("checkpoints/paper/band")
 
@@ -405,9 +393,7 @@ def actor_of(step):
 
 
 @pytest.fixture
-def actor(here, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "verl" else find_spec(name))
+def actor(here):
     return actor_of(800)
 
 
@@ -419,7 +405,7 @@ def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_
     assert find_model(f"{RUN}{end}") == Model(str(actor), "paper/band-800", "paper / band, step 800")
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor} --target_dir {actor}/huggingface"
     assert cli.error(*line) == (
-        f"error: {actor} has its weights in parts, and verl is not installed here. Where it is, run {command}\n"
+        f"error: {actor} has its weights in parts. Where verl is installed, this makes a model of them: {command}\n"
     )
     # As that command, or hf_model, leaves it.
     shutil.copytree(home / "model", actor / "huggingface", dirs_exist_ok=True)
@@ -442,12 +428,7 @@ def test_the_newest_step_is_the_one_that_verl_says_it_finished(actor, capsys):
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(actor):
-    part = actor / "model_world_size_2_rank_1.pt"
     actor.with_name("critic").mkdir()
-    for spoil in (lambda: part.write_bytes(part.read_bytes()[:-100]), part.unlink):
-        spoil()
-        why = refusal(whole_weights, str(actor))
-        assert "model_world_size_2_rank_1.pt is missing or cut off: verl was stopped" in why
     (actor / "fsdp_config.json").rename(actor.with_name("critic") / "fsdp_config.json")
     for end in ("", "/actor", "/critic"):
         place = f"{RUN}/global_step_800{end}"
@@ -459,7 +440,9 @@ def test_lora_is_never_taken_for_its_base(actor):
     (actor / "huggingface" / "model.safetensors").touch()
     assert whole_weights(str(actor)) == f"{actor}/huggingface"
     write(actor / "lora_train_meta.json", {})
-    assert "Where it is, run this command again" in refusal(whole_weights, str(actor))
+    assert not missing(
+        refusal(whole_weights, str(actor)), "; add ", "/huggingface/lora_adapter to it by peft's merge_and_unload"
+    )
     (actor / "huggingface").rename("by hand")
     Path("by hand/lora_adapter").mkdir()
     assert "by hand holds a base's weights, and its LoRA apart" in refusal(find_model, "by hand")

@@ -124,26 +124,6 @@ def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
     assert not any("A" in answer.text[:-1] for answer in answers)
 
 
-def test_a_batch_that_does_not_fit_is_halved(engine, monkeypatch):
-    sampling, message, sizes, generate = Sampling(max_tokens=6), [], [], engine.model.generate
-    expected = drawn(engine, requests(5), sampling)
-
-    def limited(input_ids, **options):
-        sizes.append(len(input_ids))
-        if len(input_ids) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return generate(input_ids=input_ids, **options)
-
-    for name, value in (("batch", 32), ("say", message.append)):
-        monkeypatch.setattr(engine, name, value)
-    monkeypatch.setattr(engine.model, "generate", limited)
-    most = 10
-    assert (drawn(engine, requests(5), sampling), sizes) == (expected, [20, 10, 10])
-    assert message == ["out of memory with 20 samples at once: going on with 10"]
-    most = 0
-    assert "one answer of 6 tokens does not fit into the memory of cpu" in refusal(drawn, engine, requests(5), sampling)
-
-
 def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeypatch):
     sampling = Sampling(max_tokens=6)
     chat = [Request(r.key, [{"role": "user", "content": r.content}], r.seed) for r in requests()]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
-from bandpo_runs.files import locks
-from bandpo_runs.files.locks import locked
+from bandpo_runs.files import writing
 from bandpo_runs.files.logs import Followed, logs_at, lost_in, read
+from bandpo_runs.files.writing import locked
 
 
 def line(step, **more):
@@ -269,8 +269,8 @@ import sys, types
 from pathlib import Path
 for name in ("bandpo", "bandpo_runs"):
     sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [{str(Path(locks.__file__).parents[2])!r} + "/" + name]
-from bandpo_runs.files.locks import locked
+    sys.modules[name].__path__ = [{str(Path(writing.__file__).parents[2])!r} + "/" + name]
+from bandpo_runs.files.writing import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

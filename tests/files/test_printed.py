@@ -13,7 +13,7 @@ from disk import write
 from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.files.logs import Followed, is_log, logs_at, name_of, read
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.reports.table import make_table, markdown
 from bandpo_runs.training.doctor import examine
 

@@ -11,7 +11,7 @@ import pytest
 
 from bandpo.doctor import on_verl
 from bandpo.doctor.hosts import FACTS
-from bandpo_runs.training import examine
+from bandpo_runs.training.doctor import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 VERL = f"{LOSS}.loss_mode=bandpo {LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig "

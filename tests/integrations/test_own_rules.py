@@ -20,9 +20,9 @@ from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo_runs.config import build
-from bandpo_runs.reports.reading import read_runs
+from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training import on_trl
-from bandpo_runs.training.doctor import _of_script
+from bandpo_runs.training.script import of_script
 
 SOURCE = """
 from dataclasses import dataclass
@@ -209,4 +209,4 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
         'Objective(bandpo.trust_regions.trust_region({"type": "evilmod:X"}))',
     ):
         (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
-        assert "trust_region: not a plain value" in str(_of_script([tmp_path / "train.py"], set())[2])
+        assert "trust_region: not a plain value" in str(of_script([tmp_path / "train.py"], set())[2])

@@ -25,9 +25,8 @@ from bandpo.losses.nodes import methods
 from bandpo_runs.reports.charts import draw, method_styles
 from bandpo_runs.reports.page import write_report
 from bandpo_runs.reports.panels import PANELS, mean_curve
-from bandpo_runs.reports.reading import read_runs
 from bandpo_runs.reports.report import ratio_bounds
-from bandpo_runs.reports.sections import make_sections
+from bandpo_runs.reports.sections import make_sections, read_runs
 from bandpo_runs.reports.texts import show, summarize
 from bandpo_runs.reports.verdicts import LIMITS
 
@@ -323,7 +322,6 @@ def test_what_is_missing_or_ambiguous_is_refused(three_seeds):
     others = [one_more(rule={"type": "objective", "trust_region": CLIP, "surrogate": "weight"}), one_more(rule=BAND)]
     for sources, options, message in (
         ([runs, three_seeds / "nowhere"], {}, "nowhere: no run found"),
-        ([], {}, "no runs given"),
         ([runs], {"baseline": "PPO"}, "baseline 'PPO': no such run; expected one of Band-KL 0.05, GRPO"),
         ([runs, twin], {}, f"{twin}: same label and seed as "),
         *(([runs, other], {}, f"{other}: label 'GRPO' stands for another") for other in others),

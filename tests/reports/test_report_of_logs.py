@@ -19,10 +19,9 @@ from scipy import stats
 
 from bandpo_runs.files.logs import read
 from bandpo_runs.reports.panels import PANELS
-from bandpo_runs.reports.reading import read_runs
-from bandpo_runs.reports.sections import read_sections
+from bandpo_runs.reports.sections import read_runs, read_sections
 from bandpo_runs.reports.verdicts import verdicts
-from bandpo_runs.statistics.curves import Curves, by_step
+from bandpo_runs.statistics.collapse import Curves, by_step
 
 
 def verls(step, score=0.25, high=6.0, tail=2.0):

@@ -221,7 +221,7 @@ def test_what_verl_gets(score, text, answer, result):
 def test_they_have_names():
     assert resolve("math")(completions=MESSAGES, answer=ANSWERS) == [1.0, 1.0, 0.0, 0.0]
     assert resolve("dapo-strict")(completions=["Answer: 42"], answer=["42"]) == [1.0]
-    assert "'exact', 'last-number', 'math', 'dapo-strict', 'dapo', 'reasoning-gym' or '" in refusal(resolve, "maths")
+    assert "'exact', 'last-number', 'math', 'dapo-strict', 'dapo' or '" in refusal(resolve, "maths")
 
 
 # ---- guarded
@@ -402,7 +402,7 @@ def test_a_module_there_takes_the_place_of_no_other(here, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("exactly", "reward must be 'exact', 'last-number', 'math', 'dapo-strict', 'dapo', 'reasoning-gym' or "),
+        ("exactly", "reward must be 'exact', 'last-number', 'math', 'dapo-strict', 'dapo' or "),
         ("no_such_module:f", "reward 'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (":f", "reward ':f' cannot be imported: "),
         ("math:pi", "reward 'math:pi' must be a function, got float"),

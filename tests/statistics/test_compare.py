@@ -246,7 +246,6 @@ def test_the_summary_leaves_out_what_was_not_recorded():
         ({"score": [[0.5]]}, r"score of 'aime' must be 0 \(wrong\) or 1 \(right\), got 0.5"),
         ({"score": [1.0]}, r"must be \[prompts, samples\]"),
         ({"score": np.zeros((0, 3))}, r"got \(0, 3\)"),
-        ({"score": [[1.0]], "tokens": np.ones((1, 2))}, r"tokens of 'aime' must have the shape of score \(1, 1\)"),
         ({"score": [[1.0], [0.0]], "ids": ["a", "a"]}, "prompt_ids of 'aime' must name its 2 prompts, each once"),
     ],
 )

@@ -15,7 +15,8 @@ from bandpo.doctor.hosts import FACTS, host_of
 from bandpo.doctor.on_trl import JUDGED
 from bandpo.errors import UserError
 from bandpo.integrations import TRAINERS
-from bandpo_runs.training.doctor import _of_code, examine
+from bandpo_runs.training.doctor import examine
+from bandpo_runs.training.script import of_code
 from bandpo_runs.training.shell import of_shell
 
 ACTOR = "actor_rollout_ref.actor"
@@ -220,7 +221,7 @@ def test_of_a_script_plain_values_are_read_and_names_that_are_set_once(tmp_path)
         "print('ran')\nn = 4\nm = 1\nm = 2\nclass C:\n    k: int = 3\n"
         "f(a=n, b=m, c=args.k, d=g(), e=dict(x=1), **{'h': 2})\nmod.f(a=1)\nf(a=4)\nf(i=1)\nf(i=2)\n",
     )
-    result = _of_code(path)
+    result = of_code(path)
     assert result["f"] == {"a": 4, "b": ..., "c": 3, "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
     assert result["mod"] == {"f": {"a": 1}}
 

@@ -17,7 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 import bandpo
 from bandpo import Band, Capped, Clip, Objective
 from bandpo.trust_regions import Relaxed
-from bandpo_runs.training.on_verl import load, plan
+from bandpo_runs.training.on_verl import load
+from research.plan import main as estimate
+from research.plan import plan
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 # The hub's name and the paper's steps.
@@ -132,7 +134,19 @@ def test_a_seed_makes_a_repetition_with_a_folder_of_its_own():
     assert (mine["trainer"]["experiment_name"], mine["data"]["seed"]) == ("mine-seed0", 0)
 
 
-def test_repetitions_are_commands_to_start(cli):
+@pytest.fixture
+def estimated(capsys):
+    """What `python -m research.plan` prints of a recipe."""
+
+    def out(*words, code=0):
+        assert estimate([str(word) for word in words]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return out
+
+
+def test_repetitions_are_commands_to_start(cli, estimated):
     arguments = ["verl", str(BAND_KL), "plan.gpu=H 100"]
     *_, comment, first, second = cli.out(*arguments, "--seeds", "1,3").splitlines()
     assert "The initial weights are the model's own in all." in comment
@@ -142,8 +156,8 @@ def test_repetitions_are_commands_to_start(cli):
     assert printed == [[*arguments, f"seed={seed}"] for seed in (1, 3)]
     together = cli.out(*arguments, "--seeds", "1,3", "--print")
     assert missing(together, *(cli.out(*words, "--print") for words in printed)) == []
-    plan = cli.out(*arguments, "--seeds", "1,3", "--plan")
-    one, two = re.findall(r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours", plan)
+    times = r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours"
+    one, two = re.findall(times, estimated(BAND_KL, "--seeds", "2"))
     hours, gpu_hours = float(one[0]), float(one[1])
     assert (float(two[0]), gpu_hours) == (pytest.approx(2 * hours, abs=0.2), pytest.approx(8 * hours, abs=1))
 
@@ -173,9 +187,6 @@ def test_the_last_recipe_that_names_a_variant_is_heard(tmp_path):
         (["seed=1", "--seeds", "2"], "give --seeds, which shows the commands, or seed=N, which starts one; not both"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["none.yaml"], "none.yaml does not exist"),
-        (["--plan", "plan.shape=null"], "plan.shape.num_hidden_layers must be a number for --plan, got None"),
-        (["--plan", "trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node must be positive for --plan, got 0"),
-        (["--plan", "data.train_batch_size=many"], "data.train_batch_size must be a number for --plan, got 'many'"),
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
     ],
 )
@@ -312,8 +323,8 @@ def test_the_estimate_of_activations_against_what_autograd_keeps(hidden, interme
     formula = 24 * hidden + 8 * intermediate
     assert 0.94 * formula < of_a_layer(False) < formula  # research/pages/plan.md has this number
     settings = [f"plan.shape.hidden_size={hidden}", f"plan.shape.intermediate_size={intermediate}"]
-    estimate = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
-    assert estimate * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))
+    wanted = plan(load([BAND_KL], [*settings, "plan.shape.num_hidden_layers=3"])).training["activations"]
+    assert wanted * 2**30 == pytest.approx(8 * 5120 * (3 * 2 * hidden + formula))
 
 
 def test_the_estimate_follows_the_settings():
@@ -343,7 +354,7 @@ def test_the_estimate_of_disk():
     assert one.answers == pytest.approx(3200 * (4 * 700 + 1024) / 2**30)
 
 
-def test_the_plan_counts_what_is_kept(cli):
+def test_the_plan_counts_what_is_kept(estimated):
     for settings, shown, hidden in (
         ([], r"checkpoints +69\.0  2 of 34\.5\n(.*\n)*.*validations +1\.8  161 of 12 MiB", None),
         (["trainer.total_training_steps=7"], r"1 of 34\.5", None),
@@ -352,18 +363,30 @@ def test_the_plan_counts_what_is_kept(cli):
         (["trainer.validation_data_dir=null"], "", "validations"),
         (["trainer.test_freq=-1"], "", "validations"),
     ):
-        disk = cli.out("verl", BAND_KL, "--plan", *settings).partition("disk of a run")[2]
+        disk = estimated(BAND_KL, *settings).partition("disk of a run")[2]
         assert re.search(shown, disk)
         assert hidden is None or hidden not in disk
 
 
-def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(cli):
-    text = cli.out("verl", BAND_KL, "--plan")
+def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(estimated):
+    text = estimated(BAND_KL)
     fits = "3.09 billion parameters, on 1 x 8 H200", "4096 answers a step of 700 tokens\n", "DOES NOT FIT"
     assert missing(text, *fits) == ["DOES NOT FIT"]
     small = ["plan.memory=40", "trainer.total_training_steps=null"]
-    text = cli.out("verl", PAPER / "r1-llama-8b" / "band-kl.yaml", "--plan", *small)
+    text = estimated(PAPER / "r1-llama-8b" / "band-kl.yaml", *small)
     assert not missing(text, "4096 tokens at most: all are taken to be as long as allowed", " 1020 steps ")
     assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
     # A quarter of the batch, four times the steps.
-    assert " 4080 steps " in cli.out("verl", BAND_KL, PAPER / "lora.yaml", "variant=public", "--plan")
+    assert " 4080 steps " in estimated(BAND_KL, PAPER / "lora.yaml", "variant=public")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("plan.shape=null", "plan.shape.num_hidden_layers must be a number, got None"),
+        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node must be positive, got 0"),
+        ("data.train_batch_size=many", "data.train_batch_size must be a number, got 'many'"),
+    ],
+)
+def test_a_number_that_the_estimate_lacks_is_named(estimated, setting, message):
+    assert message in estimated(BAND_KL, setting, code=2)

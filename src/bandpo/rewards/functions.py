@@ -232,7 +232,7 @@ def resolve(name: str) -> Reward:
         return guarded(built_in[name], name)
     module, colon, function = name.partition(":")
     if not colon:
-        names = ", ".join(map(repr, [*built_in, "reasoning-gym"]))
+        names = ", ".join(map(repr, built_in))
         raise UserError(f"reward must be {names} or 'module:function', got {name!r}")
     look_in_working_directory()
     try:

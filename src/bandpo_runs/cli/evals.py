@@ -107,10 +107,10 @@ def evaluate(
 
     MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, the name of a
     model on a server, or lab for the start of the lab's tail scene. It may be a checkpoint of verl: of an experiment,
-    whose newest step is taken, of a step, or its actor. Its weights are merged by verl's merger.
+    whose newest step is taken, of a step, or its actor; an error names the command of verl that merges its parts.
 
-    A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer},
-    reasoning-gym:TASK:option=value:size=128, a recipe or a run with held-out rows, or lab.
+    A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer}, a
+    recipe or a run with held-out rows, or lab.
 
     The key of a server is $OPENAI_API_KEY. In --body, null leaves a field out: top_k=null,max_completion_tokens=4096.
     """
@@ -153,7 +153,7 @@ def score(
 
     It grades the samples that have no grade yet, and prints mean@n, pass@k, maj@k and best@k with intervals, the
     lengths, and the shares of answers that were cut or could not be read. A scorer is lab, math, exact, last-number,
-    dapo-strict, dapo or reasoning-gym.
+    dapo-strict or dapo.
     """
     from .show_evals import score_and_show
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from rich.text import Text
 
 from bandpo.errors import UserError, counted
 
@@ -97,16 +98,8 @@ def _wrong(result: Result, most: int) -> list[Summary]:
         last = question[-1] if isinstance(question, list) and question else question  # of messages
         text = bare(str(last.get("content", last) if isinstance(last, dict) else last))
         read = None if graded.answers is None else graded.answers[i, j]
-        if graded.status is not None:
-            status = graded.status[i, j]
-        else:
-            status = (
-                "what was read is not recorded"
-                if graded.answers is None
-                else "unparsed"
-                if read is None
-                else "ok"
-            )
+        unrecorded = "what was read is not recorded" if graded.answers is None else "unparsed"
+        status = (unrecorded if read is None else "ok") if graded.status is None else graded.status[i, j]
         rows.append(
             {
                 "data": graded.data,
@@ -122,15 +115,15 @@ def _wrong(result: Result, most: int) -> list[Summary]:
 
 def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
     counts = list(dict.fromkeys(summary["samples"] for summary in summaries))
-    drawn = f" in {result.source}: {' or '.join(map(str, counts))} {'sample' if counts == [1] else 'samples'} a prompt"
-    drawn += (
-        f" at temperature {result.sampling['temperature']:g}" if "temperature" in result.sampling else ""
+    sampling = {"temperature": " at temperature {:g}", "max_tokens": ", at most {} tokens"}
+    console.print(
+        Text(result.label, "bold"),
+        f" in {result.source}: {' or '.join(map(str, counts))} {'sample' if counts == [1] else 'samples'} a prompt",
+        *(text.format(result.sampling[key]) for key, text in sampling.items() if key in result.sampling),
+        f"; scorer {result.scorer}",
+        sep="",
+        soft_wrap=True,
     )
-    drawn += (
-        f", at most {result.sampling['max_tokens']} tokens" if "max_tokens" in result.sampling else ""
-    )
-    console.print(result.label, style="bold", end="", soft_wrap=True)
-    console.print(f"{drawn}; scorer {result.scorer}", soft_wrap=True)
     rows: list[list[str]] = []
 
     def row(name: str, cell: Callable[[Summary, str], str], key: str = "") -> None:
@@ -153,8 +146,8 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
             row(f"pass@{k}", _interval)
             for name in f"maj@{k}/mean", f"best@{k}/mean":
                 row(name, lambda summary, key: f"{100 * summary[key]['value']:.2f}")
-    row("truncated", _interval)
-    row("unparsed", _interval)
+    for name in ("truncated", "unparsed"):
+        row(name, _interval)
     row(
         "tokens",
         lambda summary, key: "mean {mean:.1f}, median {median:g}, longest {max:g}".format(**summary[key]),
@@ -168,16 +161,17 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
             rows,
         )
     )
-    legend = (
+    on_pass = (
+        " pass@k is unbiased. best@k and maj@k are verl's numbers, drawn with replacement; the paper prints best@k as "
+        "pass@k, and it estimates at most that."
+    )
+    console.print(
         "In %, tokens excepted. Brackets: 95 % interval for problems like these (prompts as clusters); of the line "
         "`sampling only`, for these very problems, sampled again."
+        + on_pass
+        * any(row[0].startswith("pass@") for row in rows),
+        style="dim",
     )
-    if any(row[0].startswith("pass@") for row in rows):
-        legend += (
-            " pass@k is unbiased. best@k and maj@k are verl's numbers, drawn with replacement; the paper prints best@k "
-            "as pass@k, and it estimates at most that."
-        )
-    console.print(legend, style="dim")
 
 
 def _interval(summary: Summary, key: str) -> str:

@@ -18,16 +18,15 @@ from bandpo.rewards.functions import look_in_working_directory, text_of
 from ..config.recipe import RunConfig, build, merge, read_settings
 from ..config.run_folder import check_free, is_finished
 from ..config.trust import sent_away
-from ..files.locks import locked
 from ..files.logs import read
 from ..files.reading import checked, read_json_lines, read_yaml
-from ..files.writing import check_own
+from ..files.writing import check_own, locked
 from ..progress import Progress, console
 from ..statistics.intervals import Spread, clustered_error, training_runs
 from ..toy import SCENES
 from ..training import processes
 from ..training.preflight import SMOLLM2_RECIPE, prepare
-from ..training.side_by_side import DEFAULT_METHODS, Job, estimate, plan, run_all
+from ..training.side_by_side import DEFAULT_METHODS, Job, plan, run_all
 from ..training.validation import ACCURACIES
 
 _PATIENCE = 20.0  # seconds that a process waits for the first one to say what is wrong
@@ -52,11 +51,9 @@ def compare_and_show(
     check_own(output)
     with locked(output / scene / ".lock"):
         labels = ", ".join(dict.fromkeys(str(job.config.label) for job in jobs))
-        seconds = estimate([job for job in jobs if not (resume and is_finished(job.folder))], workers)
-        console.print(Text.assemble((scene, "bold"), f": {SCENES[scene].question}"))
+        console.print(Text(scene, "bold"), f": {SCENES[scene].question}", sep="")
         console.print(
-            f"{len(jobs)} runs ({labels}; seeds {', '.join(map(str, seeds))}), {workers} at once: "
-            f"about {max(1, round(seconds / 60))} min on idle cores. Rows go to {output}."
+            f"{len(jobs)} runs ({labels}; seeds {', '.join(map(str, seeds))}), {workers} at once, into {output}."
         )
         console.print(
             "Each row: the share of right answers (reward), of answers that work step by step (work), the entropy, the "
@@ -90,15 +87,12 @@ def compare_and_show(
         page = output / f"report-{scene}.html"
         write_page(report, page)
         console.print(
-            "\n".join(
-                [
-                    *(line for _, lines in report.verdicts for line in lines),
-                    *report.limits,
-                    f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}.",
-                ]
-            )
+            *(line for _, lines in report.verdicts for line in lines),
+            *report.limits,
+            f"Other scenes: --scene {', '.join(sorted(SCENES.keys() - {scene}))}.",
+            f"{(time.monotonic() - began) / 60:.1f} min. Report:",
+            sep="\n",
         )
-        console.print(f"{(time.monotonic() - began) / 60:.1f} min. Report:")
         print(page)  # alone on its line, whole, for eyes and for scripts
 
 
@@ -124,17 +118,14 @@ def _train(
     recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool
 ) -> None:
     look_in_working_directory()  # for a rule or a reward of the user
-    node, lines = read_settings(recipe, settings), []
+    node = full = read_settings(recipe, settings)
+    lines: list[str] = []
     if "scene" not in node and node.get("model") != "lab":
         full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE), resume=resume)
         stored = Path(full["output"], "config.yaml")
-        if resume and stored.exists():
-            full, lines = (
-                merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node),
-                [],
-            )  # chosen then
-        node = full
-    config = build(node)
+        if resume and stored.exists():  # what was left open was chosen then
+            full, lines = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node), []
+    config = build(full)
     if not resume:
         check_free(Path(config.output))
     # The libraries' notices to programmers would drown the rows.
@@ -145,7 +136,7 @@ def _train(
     )
     console.print(f"{describe(config.objective)}; {counted(config.steps_per_round, 'step')} a batch")
     if config.data.source == "largest-of-three":
-        console.print("It learns to name the largest of three numbers of two digits, and nothing else.")
+        lines.insert(0, "It learns to name the largest of three numbers of two digits, and nothing else.")
     for line in lines:
         console.print(line, soft_wrap=True)
     say_average("TRL", config.method, config.trainer.get("loss_type", "dapo"), console.print)
@@ -181,43 +172,39 @@ _LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 8
 
 
 def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
-    shares = [_cell(row, "reward"), _cell(row, "lab/work"), _cell(row, "entropy", 2)]
-    shares += [_cell(row, "clip/fraction", 2, 100), _cell(row, "clip/tail_high_share", 0, 100)]
     return _LAB_ROW.format(
         str(job.config.label or job.name),
         job.config.seed,
         f"{row['round']}/{job.config.rounds}",
-        *shares,
+        _cell(row, "reward"),
+        _cell(row, "lab/work"),
+        _cell(row, "entropy", 2),
+        _cell(row, "clip/fraction", 2, 100),
+        _cell(row, "clip/tail_high_share", 0, 100),
     )
 
 
 def _line(row: Mapping[str, Any], config: RunConfig, seconds: Sequence[float]) -> str:
-    parts = [
-        f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"
-        if row["round"]
-        else "before"
-    ]
-
-    def add(name: str, key: str, digits: int = 3, scale: float = 1, unit: str = "") -> None:
-        parts.extend([f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else [])
-
-    def add_score(before: str, key: str) -> None:
-        add(f"{before}right", key, 1, 100, " %") if config.reward in ACCURACIES else add(
-            f"{before}reward", key
-        )
-
-    add_score("held-out ", "eval/reward")
-    if any(key.startswith("eval/") for key in row):
-        for key in row:
-            if key.startswith("val-core/") and "/best@" not in key and config.data.eval_path is not None:
-                add(" ".join(key.split("/")[1::2]), key)
-        return "  ".join(parts)
-    add_score("", "reward")
-    add("work", "lab/work")
-    add("entropy", "entropy", 2)
-    add("clipped", "clip/fraction", 2, 100, " %")
-    minutes = sum(seconds) / len(seconds) * (config.rounds - row["round"]) / 60
-    return "  ".join([*parts, f"{seconds[-1]:.0f} s", f"about {minutes:.1f} min left"])
+    score, *style = ("right", 1, 100, " %") if config.reward in ACCURACIES else ("reward", 3, 1, "")
+    is_evaluation = any(key.startswith("eval/") for key in row)
+    columns: dict[str, Any] = {  # name, digits, scale and unit of what a row may have
+        "reward": (score, *style),
+        "lab/work": ("work", 3, 1, ""),
+        "entropy": ("entropy", 2, 1, ""),
+        "clip/fraction": ("clipped", 2, 100, " %"),
+    }
+    if is_evaluation:
+        means = [key for key in row if key.startswith("val-core/") and "/best@" not in key]
+        shown = means if config.data.eval_path is not None else []
+        columns = {key: (" ".join(key.split("/")[1::2]), 3, 1, "") for key in shown}
+        columns = {"eval/reward": (f"held-out {score}", *style), **columns}
+    parts = [f"round {row['round']:{len(str(config.rounds))}d} of {config.rounds}"]
+    for key, (name, digits, scale, unit) in columns.items():
+        parts += [f"{name} {_cell(row, key, digits, scale)}{unit}"] if key in row else []
+    if not is_evaluation:
+        minutes = sum(seconds) / len(seconds) * (config.rounds - row["round"]) / 60
+        parts += [f"{seconds[-1]:.0f} s", f"about {minutes:.1f} min left"]
+    return "  ".join(parts if row["round"] else ["before", *parts[1:]])
 
 
 def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -> str:
@@ -251,11 +238,15 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
         )
     rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
     other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")
-    console.print(f"\nNext: the same under {rule}, and both in one report.", style="bold")
-    console.print(f"  {command} --rule {rule} -o {shlex.quote(str(other))}", soft_wrap=True)
-    console.print(f"  bandpo report {shlex.join([str(folder), str(other)])}", soft_wrap=True)
-    console.print("Or your own model and questions, rows of {prompt, answer}.", style="bold")
-    console.print("  bandpo train MODEL --data FILE.jsonl")
+    console.print(
+        Text(f"\nNext: the same under {rule}, and both in one report.", "bold"),
+        f"  {command} --rule {rule} -o {shlex.quote(str(other))}",
+        f"  bandpo report {shlex.join([str(folder), str(other)])}",
+        Text("Or your own model and questions, rows of {prompt, answer}.", "bold"),
+        "  bandpo train MODEL --data FILE.jsonl",
+        sep="\n",
+        soft_wrap=True,
+    )
     print(folder)
 
 

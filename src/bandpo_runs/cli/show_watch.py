@@ -22,7 +22,7 @@ from ..progress import console, grid
 from ..reports.panels import PANELS, Panel
 from ..reports.texts import three_digits
 from ..reports.watching import Watch, WatchedRun, write_page
-from ..statistics.curves import mean_of_known
+from ..statistics.collapse import mean_of_known
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"

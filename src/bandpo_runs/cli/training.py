@@ -223,9 +223,6 @@ def verl(
         list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
     ] = None,
     command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
-    plan: Annotated[
-        bool, Option("--plan", help="Estimate memory, time and disk instead of starting.")
-    ] = False,
     seeds: Annotated[
         Any,
         Option(
@@ -243,13 +240,13 @@ def verl(
     """
     from bandpo.doctor import own_type
 
-    from ..training.on_verl import load, plan_text, repetitions_text
+    from ..training.on_verl import load, repetitions_text
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]
     if seeds and any(text.startswith("seed=") for text in overrides):
         raise UserError("give --seeds, which shows the commands, or seed=N, which starts one; not both")
-    starts = not (plan or command or seeds)
+    starts = not (command or seeds)
     runs = {
         seed: load(
             [recipe, *overlays],
@@ -265,11 +262,9 @@ def verl(
             f"trust_region: {own} is not loaded, and so not checked before the run starts",
             file=sys.stderr,
         )
-    if plan:
-        print(plan_text(run, len(runs)))
     if command:
         print("\n\n".join(each.command() for each in runs.values()))
-    if seeds and not plan and not command:
+    if seeds and not command:
         print(repetitions_text([recipe, *(settings or [])], runs))
     if starts:
         run.start()

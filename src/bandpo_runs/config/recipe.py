@@ -1,13 +1,11 @@
 """Describe a run. A recipe (YAML) with `key=value` overrides becomes a checked `RunConfig`, and back."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pydantic
 import yaml
@@ -42,6 +40,9 @@ class _Node(pydantic.BaseModel):
 class DataConfig(_Node):
     """Describe where prompts and answers come from.
 
+    >>> DataConfig(source="hub", path="openai/gsm8k", prompt="question").split
+    'train'
+
     Attributes:
         source: `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), `reasoning_gym`, `largest-of-three`
             (questions after the largest of three numbers of two digits), or `lab`.
@@ -71,7 +72,7 @@ class DataConfig(_Node):
     eval_path: str | None = None
 
     @pydantic.model_validator(mode="after")
-    def _complete(self) -> DataConfig:
+    def _complete(self) -> Self:
         key = {"file": "path", "hub": "path", "reasoning_gym": "task"}.get(self.source)
         if key and getattr(self, key) is None:
             raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
@@ -93,8 +94,7 @@ class RunConfig(_Node):
         label: the name of the rule in reports; made from `trust_region` by default.
         scene: `tail`, `storm` or `rare-and-noisy` of the lab, which sets what is not set here; None for a real model.
         model: a Hugging Face model name or a local folder; `smollm2` is SmolLM2-135M-Instruct, `lab` the lab's own.
-        reward: `exact`, `last-number`, `math`, `dapo-strict`, `dapo`, `reasoning-gym`, `lab`, or `module:function` for
-            TRL.
+        reward: `exact`, `last-number`, `math`, `dapo-strict`, `dapo`, `lab`, or `module:function` for TRL.
         trust_region: the node of a rule or an objective. A recipe may also name a method, or write band:kl:0.05.
         rounds: how often to generate and learn.
         seed: of everything.
@@ -164,7 +164,7 @@ class RunConfig(_Node):
         return product // by
 
     @pydantic.model_validator(mode="after")
-    def _together(self) -> RunConfig:
+    def _together(self) -> Self:
         for name, value in (
             ("model", self.model),
             ("data.source", self.data.source),

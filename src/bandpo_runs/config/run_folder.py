@@ -1,7 +1,5 @@
 """Read the folder of a run: `run.json`, what ran, and `config.yaml`, the settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired

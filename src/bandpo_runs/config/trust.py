@@ -1,7 +1,5 @@
 """Limit a stranger's recipe or model. No code runs, no secret is shown, and what is sent is said."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Read right answers as data sets hold them, and check them before a training."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
@@ -31,6 +29,11 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 def read_gold(value: Any, after: str | None = None) -> tuple[str, list[str]]:
     """Read the right answer in a cell, and say what was changed to get it. It is "" where there is none.
+
+    >>> read_gold("It is one more. #### 12", HASHES)
+    ('12', [])
+    >>> read_gold('{"ground_truth": "34", "style": "rule"}')
+    ('34', ['answer taken out of a list or mapping'])
 
     Args:
         value: text or a number; a mapping with one answer (`{"ground_truth": "34", "style": "rule"}`) or a list of one,

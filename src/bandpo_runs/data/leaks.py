@@ -1,7 +1,5 @@
 """Find texts of the same problem. They are repeated rows, and training rows that hold an evaluation problem."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import unicodedata
@@ -52,6 +50,10 @@ class Leak:
 
 class Leaks:
     """Find which evaluation problems a text holds.
+
+    >>> leaks = Leaks([("aime24", ["Find the sum of all primes below twenty."])])
+    >>> leaks.find("Problem 7. Find the sum of all primes below twenty.").name
+    'aime24'
 
     A text holds a problem if it shares at least `SHARE` of the problem's runs of `RUN` words, not counting runs that
     stand in `COMMON` evaluation problems or more ("where m and n are relatively prime ..."). A problem with no run of

@@ -8,8 +8,6 @@ One schema serves both trainers: verl reads `data_source`, `prompt`, `ability`, 
 reads `prompt` and `answer`, and gives the other columns to the reward.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -24,8 +22,7 @@ import pyarrow.parquet
 from bandpo import __version__
 from bandpo.errors import UserError, counted
 
-from ..files.locks import locked
-from ..files.writing import check_own, write_atomically
+from ..files.writing import check_own, locked, write_atomically
 from ..progress import Progress, lines
 from .golds import unusual
 from .leaks import Leaks, same_text

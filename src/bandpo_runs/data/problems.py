@@ -1,7 +1,5 @@
 """Read a row of a source as a problem. It has the text without instructions, the answer, and the messages to send."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

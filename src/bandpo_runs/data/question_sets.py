@@ -1,7 +1,5 @@
 """Read questions to evaluate on, by name. They are of data sets, files, held-out rows of runs, or the lab."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +10,14 @@ from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 
 from .. import toy
-from ..config.recipe import DataConfig, RunConfig, build, read_recipe, setting
+from ..config.recipe import DataConfig, RunConfig, build, read_recipe
 from .problems import messages_of, problem_of, template_text
 from .questions import Content, Question
-from .readers import open_source, reasoning_gym_items, value_at
+from .readers import open_source, value_at
 from .rows import read_rows
 from .sources import SOURCES, find, warnings_of
 
-# Of questions that are made: far from the seeds that training starts with. reasoning_gym's item i of seed s is item 0
-# of seed s + i.
+# Of questions that are made: far from the seeds that training starts with.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
 # Characters of a question; to find the tokens of ten million takes more than a minute.
 LONGEST = 1_000_000
@@ -50,8 +47,8 @@ def read(
     """Read the questions of one entry of --data.
 
     Args:
-        spec: what `evaluation_set` takes (`aime24`, a file, ...); a task, with options, as in
-            `reasoning-gym:chain_sum:min_terms=2:size=64`; a recipe or the folder of a run (its held-out rows); `lab`.
+        spec: what `evaluation_set` takes (`aime24`, a file, ...); a recipe or the folder of a run (its held-out
+            rows); `lab`.
         limit: take the first so many.
         chat: send problems as messages; False: the text of a sole user message as it is.
         template: see `evaluation_set`.
@@ -62,9 +59,7 @@ def read(
     """
     path = Path(spec)
     recipe = path if spec.endswith((".yaml", ".yml")) else path / "config.yaml"
-    if spec.startswith("reasoning-gym:"):
-        question_set = _task(spec, template_text(template, is_listed=False))
-    elif spec != "lab" and recipe != path and not recipe.is_file():
+    if spec != "lab" and recipe != path and not recipe.is_file():
         question_set = evaluation_set(spec, template=template, copies=copies)
     elif template is not None:
         raise UserError(
@@ -88,20 +83,6 @@ def _lab() -> QuestionSet:
     )
 
 
-def _task(spec: str, template: str) -> QuestionSet:
-    """Make the questions of a reasoning_gym task."""
-    _, task, *settings = spec.split(":")
-    options = {"seed": MADE_SEED, "size": MADE_SIZE, **dict(map(setting, settings))}
-    size = options.pop("size")
-    items, _ = reasoning_gym_items(task, size, options)
-    texts = [template.replace("{prompt}", item["question"]) for item in items]
-    rows: list[Any] = [
-        ([{"role": "user", "content": text}], item["answer"], {"item": number})
-        for number, (text, item) in enumerate(zip(texts, items, strict=True))
-    ]
-    return _distinct(task, rows, "reasoning-gym", {"task": task, "options": options, "items": size})
-
-
 def _held_out(config: RunConfig, name: str) -> QuestionSet:
     """Read the rows that a training run holds out; for the lab, fresh ones.
 
@@ -110,17 +91,11 @@ def _held_out(config: RunConfig, name: str) -> QuestionSet:
     data = config.data
     if data.source == "lab":
         return _lab()
-    _, held_out, _ = read_rows(config)
+    _, held_out = read_rows(config)
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
-    rows: list[Any] = [
-        (row["prompt"], row["answer"], {"item": row["item"]} if "item" in row else {})
-        for row in held_out.to_list()
-    ]
-    metadata: dict[str, Any] = {"path": data.path}
-    if data.source == "reasoning_gym":
-        size = data.size or config.rounds * config.prompts_per_round + data.eval_size
-        metadata = {"task": data.task, "options": data.options, "items": size}
+    rows = [(row["prompt"], row["answer"], {}) for row in held_out.to_list()]
+    metadata = {"path": data.path, "task": data.task, "options": data.options}
     return _distinct(held_out_name(data), rows, config.reward, metadata)
 
 
@@ -193,18 +168,12 @@ def _distinct(
     questions: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
-        question = Question(name, len(questions), content, str(answer), more)
-        parts = (
-            [content]
-            if isinstance(content, str)
-            else [str(message.get("content")) for message in content]
-        )
-        size = sum(map(len, parts))
-        if size > LONGEST:
+        if len(str(content)) > LONGEST:
             raise UserError(
-                f"{name}: question {len(questions) + 1} has {size:,} characters, more than any model reads; at most "
-                f"{LONGEST:,} are taken"
+                f"{name}: question {len(questions) + 1} has {len(str(content)):,} characters, more than any model "
+                f"reads; at most {LONGEST:,} are taken"
             )
+        question = Question(name, len(questions), content, str(answer), more)
         repeated += question.id in questions
         first = questions.setdefault(question.id, question)
         if first.answer != question.answer:

@@ -1,11 +1,9 @@
 """Describe a question: what a model is asked, and the right answer."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from bandpo.files import line_of
 
@@ -32,7 +30,7 @@ class Question:
         return {name: value for name, value in vars(self).items() if name != "more"} | dict(self.more)
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Question:
+    def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the question in a line of prompts.jsonl."""
         own = {name: row[name] for name in ("data", "prompt", "content", "answer")}
         return cls(**own, more={name: value for name, value in row.items() if name not in own})

@@ -1,6 +1,4 @@
-"""Read rows of a data set as plain dictionaries. They come from the hub, a copy of it, a file, or reasoning_gym."""
-
-from __future__ import annotations
+"""Read rows of a data set as plain dictionaries. They come from the hub, a copy of it, or a file."""
 
 import contextlib
 import csv
@@ -230,29 +228,3 @@ def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def reasoning_gym_items(
-    task: str, size: int, options: Mapping[str, Any], name: str = "task"
-) -> tuple[list[dict[str, Any]], Callable[[str, dict[str, Any]], float]]:
-    """Return the items of a reasoning_gym task, and its scorer `score(text, item)`. Items have `question` and `answer`.
-
-    `options` of the task may have its `seed`, which is 0 by default; `name` stands in errors.
-
-    Raises:
-        UserError: reasoning_gym is not installed, or has no such task or option.
-    """
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise UserError(
-            f"{name} {task!r} needs the package: pip install 'bandpo[reasoning-gym]'"
-        ) from None
-    options = {"seed": 0, **options}
-    try:
-        made = reasoning_gym.create_dataset(task, size=size, **options)
-    except Exception as error:
-        raise UserError(
-            f"{name} {task!r} with options {options}: {' '.join(str(error).split())}"
-        ) from error
-    return list(made), made.score_answer

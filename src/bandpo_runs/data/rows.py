@@ -1,7 +1,5 @@
 """Read training rows `{prompt, answer, ...}` in a fixed order. They come from files, the hub, tasks or the lab."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -14,13 +12,13 @@ from datasets import Dataset
 
 from bandpo.errors import UserError, counted
 from bandpo.files import line_of, shortened
-from bandpo.rewards.functions import Reward, guarded, resolve, text_of
+from bandpo.rewards.functions import Reward, guarded, resolve
 
 from .. import toy
 from ..config.recipe import DataConfig, RunConfig
 from .golds import HASHES, read_gold
 from .problems import are_messages
-from .readers import file_hash, file_rows, hub_rows, reasoning_gym_items
+from .readers import file_hash, file_rows, hub_rows
 
 
 def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]:
@@ -29,16 +27,8 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
     Raises:
         UserError: as there, or the reward is unknown.
     """
-    if config.reward == "reasoning-gym" and config.data.source != "reasoning_gym":
-        raise UserError(
-            f"reward 'reasoning-gym' needs data.source 'reasoning_gym', got {config.data.source!r}"
-        )
-    reward = None if config.reward in ("lab", "reasoning-gym") else resolve(config.reward)
-    rows, held_out, own = read_rows(config)
-    if reward is None:
-        assert own is not None  # of the lab or of the task; the config goes with its data
-        reward = guarded(own, config.reward)
-    return rows, held_out, reward
+    reward = guarded(toy.reward, "lab") if config.reward == "lab" else resolve(config.reward)
+    return *read_rows(config), reward
 
 
 def checksums(data: DataConfig, rows: Dataset) -> dict[str, str]:
@@ -50,8 +40,8 @@ def checksums(data: DataConfig, rows: Dataset) -> dict[str, str]:
     return sums
 
 
-def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None]:
-    """Read the training rows, the held-out rows, and the reward of the data.
+def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None]:
+    """Read the training rows and the held-out rows.
 
     Training rows come in order, as many as the run needs. Nothing that the config names is imported or executed:
     whoever reads a run trusts it with nothing.
@@ -66,12 +56,10 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
     data = config.data
     if data.source == "lab":
         flip = toy.SCENES[config.scene or "tail"].flip
-        return Dataset.from_list(toy.prompts(needed, config.seed, flip)), None, toy.reward
-    reward: Reward | None = None
-    if data.source == "reasoning_gym":
-        rows, reward = _reasoning_gym(data, data.size or needed + data.eval_size)
-    elif data.source == "largest-of-three":
-        rows = Dataset.from_list(_largest_of_three(data, data.size or needed + data.eval_size))
+        return Dataset.from_list(toy.prompts(needed, config.seed, flip)), None
+    if data.source in _MADE:
+        made = _MADE[data.source](data, data.size or needed + data.eval_size)
+        rows = Dataset.from_list([{**row, "prompt": _prompt(row["prompt"], data)} for row in made])
     else:
         rows = _from_table(data, config.reward)
     if data.size is not None:
@@ -96,19 +84,24 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward | None
         )
     rng = torch.Generator().manual_seed(config.seed)
     order = torch.cat([torch.randperm(train, generator=rng) for _ in range(0, needed, train)])[:needed]
-    return rows.select(order.tolist()), held_out, reward
+    return rows.select(order.tolist()), held_out
+
+
+def table_rows(source: str, path: str, split: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read all rows of a file or of the hub, and the names of their columns. Raises UserError."""
+    if source == "hub":
+        rows = list(hub_rows(path, None, split, then="data.source=file data.path=FILE")[0])
+    else:
+        rows = list(file_rows(Path(path), f"data.path {path!r}"))
+    if not rows:
+        raise UserError(f"data.path {path!r} has no rows")
+    return rows, list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _from_table(data: DataConfig, reward: str) -> Dataset:
     """Read a file or a data set of the hub. Its columns are renamed, and a prompt is put into its template."""
     path = data.path or ""
-    if data.source == "hub":
-        rows = list(hub_rows(path, None, data.split, then="data.source=file data.path=FILE")[0])
-    else:
-        rows = list(file_rows(Path(path), f"data.path {path!r}"))
-    if not rows:
-        raise UserError(f"data.path {path!r} has no rows")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows, names = table_rows(data.source, path, data.split)
     for key, name in (("prompt", data.prompt), ("answer", data.answer)):
         if name not in names:
             raise UserError(f"data.{key}: column {name!r} is not in {path!r}, which has {names}")
@@ -154,21 +147,25 @@ def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
     while len(answers) < count:
         numbers = draw.sample(range(10, 100), 3)
         answers["Name the largest number: {}, {}, {}.".format(*numbers)] = str(max(numbers))
-    return [{"prompt": _prompt(question, data), "answer": answer} for question, answer in answers.items()]
+    return [{"prompt": question, "answer": answer} for question, answer in answers.items()]
 
 
-def _reasoning_gym(data: DataConfig, count: int) -> tuple[Dataset, Reward]:
-    # Their metadata can be anything, so rows only point to the items.
-    items, score_answer = reasoning_gym_items(data.task or "", count, data.options, "data.task")
-    rows = [
-        {"prompt": _prompt(item["question"], data), "answer": str(item["answer"]), "item": i}
-        for i, item in enumerate(items)
-    ]
+def _reasoning_gym(data: DataConfig, count: int) -> list[dict[str, Any]]:
+    """Make the questions of a task. Raises UserError where the package is missing, or has no such task or option."""
+    try:
+        import reasoning_gym
+    except ImportError:
+        raise UserError(
+            f"data.task {data.task!r} needs the package: pip install 'bandpo[reasoning-gym]'"
+        ) from None
+    options = {"seed": 0, **data.options}
+    try:
+        items = reasoning_gym.create_dataset(str(data.task), size=count, **options)
+    except Exception as error:
+        raise UserError(
+            f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}"
+        ) from error
+    return [{"prompt": item["question"], "answer": str(item["answer"])} for item in items]
 
-    def score(completions: list[Any], item: list[int], **columns: Any) -> list[float]:
-        return [
-            float(score_answer(text_of(c).strip(), items[i]))
-            for c, i in zip(completions, item, strict=True)
-        ]
 
-    return Dataset.from_list(rows), score
+_MADE = {"largest-of-three": _largest_of_three, "reasoning_gym": _reasoning_gym}

@@ -1,7 +1,5 @@
 """Find data sets by name: those that bandpo knows, files, and others of the hub."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,6 +112,9 @@ def find(
     tidy: bool = False,
 ) -> list[Source]:
     """Find the data sets of a name.
+
+    >>> [source.name for source in find("gsm8k")]
+    ['gsm8k-test', 'gsm8k-train']
 
     Args:
         name: a known one, a group, a file, or a name on the hub.

@@ -4,8 +4,6 @@ A row is one answer, or a problem with its answers in lists. Of the `formats` of
 is where; of other files the names of columns tell it.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,8 @@ from ..data.problems import without_looks
 from ..data.questions import Question
 from ..data.readers import value_at
 from ..statistics.estimators import Graded
-from .formats import NAMES, Row, Say, chosen, column_of, is_missing, is_right, of_form, rows_of
+from .columns import NAMES, Row, column_of, is_missing, is_right
+from .formats import Say, chosen, of_form, rows_of
 from .grades import check_scorer, grader_of
 from .samples import Sample, content_of
 
@@ -256,6 +255,9 @@ def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _A
 def texts_of(cell: Any, where: str) -> list[str]:
     """Read the text of each answer in a cell.
 
+    >>> texts_of([{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}], "row 1")
+    ['2']
+
     Messages are one conversation, hence one answer: the text of the last one of the assistant ("" where it only calls
     tools). A list of anything else has an answer in each element, lists of lists too. A reply of a server that speaks
     OpenAI's protocol has one in each of its choices.
@@ -358,7 +360,7 @@ def _graded(
     shape = len(problems), len(next(iter(problems.values())))
     flat = [answer for answers in problems.values() for answer in answers]
     if is_text:
-        grades = grader_of(grader, {}, data)(
+        grades = grader_of(grader)(
             [Sample(data, 0, 0, 0, text, 0, "stop") for text, _ in flat],
             [Question(data, 0, "", gold) for _, gold in flat],
         )

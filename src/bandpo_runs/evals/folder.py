@@ -11,14 +11,12 @@ A process may be killed at any byte. A line is a fact once its newline is there;
 so that no other sample is lost, and none is there twice.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 import numpy as np
 import pydantic
@@ -351,7 +349,7 @@ class Evaluation:
     def _write_metadata(self) -> None:
         write_atomically(self.folder / "eval.json", (json.dumps(self.metadata, indent=2) + "\n").encode())
 
-    def __enter__(self) -> Evaluation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

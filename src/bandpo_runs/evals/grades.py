@@ -1,7 +1,5 @@
 """Grade an evaluation folder from its samples, and remark on failures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +10,11 @@ from bandpo.rewards.grading import SCORERS, Grade, grade
 
 from .. import signals, toy
 from ..data.questions import Question
-from ..data.readers import reasoning_gym_items
 from ..files.writing import Appender
 from .folder import GradeRow, grades_path, read_metadata, read_questions, read_samples
 from .samples import Sample
 
-GRADERS = (*SCORERS, "exact", "last-number", "reasoning-gym", "lab")
+GRADERS = (*SCORERS, "exact", "last-number", "lab")
 THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 CHUNK = 512  # samples graded between two appends
 
@@ -49,7 +46,7 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
         thinking = thinking_in(metadata, samples)
         waiting = [sample for sample in samples if sample.key not in graded]
         for data in dict.fromkeys(sample.data for sample in waiting):
-            grader = grader_of(scorer, metadata["data"][data], data, thinking)
+            grader = grader_of(scorer, thinking)
             own = [sample for sample in waiting if sample.data == data]
             for first in range(0, len(own), CHUNK):
                 signals.check()
@@ -81,37 +78,16 @@ def thinking_in(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> Liter
     return "opened" if 2 * opened > len(ended) else None
 
 
-def grader_of(
-    scorer: str, metadata: Mapping[str, Any], data: str, thinking: Literal["opened"] | None = None
-) -> _Grader:
-    """Return the grader of one data set's samples; `thinking` as for `rewards.grade`."""
-    if scorer in SCORERS:
-        return lambda samples, questions: grade(
-            [sample.text for sample in samples],
-            [question.answer for question in questions],
-            scorer,
-            thinking=thinking,
-        )
-    if scorer != "reasoning-gym":
+def grader_of(scorer: str, thinking: Literal["opened"] | None = None) -> _Grader:
+    """Return the grader of samples; `thinking` as for `rewards.grade`."""
+    if scorer not in SCORERS:
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]
-    if "task" not in metadata:
-        raise UserError(
-            f"scorer reasoning-gym grades tasks that reasoning_gym made, and the data set {data!r} is none; take one "
-            f"of the others, {', '.join(sorted({*GRADERS} - {scorer}))}"
-        )
-    items, score_answer = reasoning_gym_items(metadata["task"], metadata["items"], metadata["options"])
-
-    def by_task(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:
-        # The task's score is partial for some answers; right is what has all of it.
-        values = [
-            score_answer(s.text.strip(), items[q.more["item"]])
-            for s, q in zip(samples, questions, strict=True)
-        ]
-        return [
-            Grade(float(value >= 1), s.text.strip()) for s, value in zip(samples, values, strict=True)
-        ]
-
-    return by_task
+    return lambda samples, questions: grade(
+        [sample.text for sample in samples],
+        [question.answer for question in questions],
+        scorer,
+        thinking=thinking,
+    )
 
 
 def _exact(samples: Sequence[Sample], questions: Sequence[Question]) -> list[Grade]:

@@ -4,8 +4,6 @@ The label of a result is what comes before an = in front of its path, or that of
 METHOD under the heading MODEL. Results with the same label are runs of one method with other seeds.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +17,7 @@ from bandpo.errors import UserError
 
 from ..files.logs import REWARDS, VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
 from ..files.reading import check_different
-from ..statistics.collapse import Collapse
-from ..statistics.curves import Curves, by_step
+from ..statistics.collapse import Collapse, Curves, by_step
 from ..statistics.estimators import Graded
 from .folder import read_graded, read_metadata
 

@@ -1,7 +1,5 @@
 """Describe a sample: how it is drawn, from which seed, and what came back."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping
@@ -49,6 +47,9 @@ class Sampling:
 @dataclass(frozen=True)
 class Sample:
     """Hold a sample of an answer. It has its data set, question, own number, seed, and what came back.
+
+    >>> Sample("aime24", prompt=0, sample=2, seed=7, text="so 204", tokens=3, finish="stop").key
+    ('aime24', 0, 2)
 
     Attributes:
         text: the answer, which is graded; empty where there is none.

@@ -1,16 +1,54 @@
-"""Write files that survive a kill. They are replaced in one step, or appended to line by line."""
+"""Write files that survive a kill. One process at a time replaces them in one step, or appends lines."""
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
 
 from bandpo.errors import UserError
 from bandpo.files import line_of
 
-from .locks import locked
 from .reading import read_json_lines
+
+
+@contextlib.contextmanager
+def locked(file: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold a lock file while this process writes to its folder.
+
+    The system frees the lock when its process ends, however it ends. A missing folder is made, and removed if
+    nothing else was written to it.
+
+    Args:
+        file: the lock file.
+        waiting: wait for the other process, and call this with the reason. Without it: refuse after a second, which a
+            killed process may need to end.
+
+    Raises:
+        UserError: another process holds the lock.
+        OSError: the folder cannot be written to.
+    """
+    is_new = not file.parent.exists()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        reason = f"another process is writing to {file.parent}"
+        if waiting is None:
+            raise UserError(f"{reason}; wait for it to end, or choose another folder") from None
+        waiting(reason)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+            if is_new:
+                file.parent.rmdir()  # fails where something is in it
+        lock.release()
 
 
 def cache_folder() -> Path:

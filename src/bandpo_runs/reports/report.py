@@ -14,10 +14,8 @@ from bandpo.trust_regions.base import Context, Region
 
 from ..config.recipe import leaves
 from ..config.trust import blanked
-from .numbers import NUMBERS, last_of
-from .panels import PANELS, Figure
-from .reading import Run
-from .sections import Section
+from .panels import NUMBERS, PANELS, Figure, last_of
+from .sections import Run, Section
 from .templates import Table, cell
 from .texts import MIN_SEEDS, join, show, summarize
 from .verdicts import LIMITS, SCENES, verdicts

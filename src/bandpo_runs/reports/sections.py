@@ -1,4 +1,4 @@
-"""Choose the runs to compare.
+"""Read the runs to compare, and group them. They are run folders, and logs of TRL and verl.
 
 Runs with one scene and learning rate form a section. In it, runs with one label are the seeds of one method, and runs
 with one seed are a pair: they began alike, so their difference is the fairest comparison. The seed of a log is known
@@ -7,17 +7,139 @@ if its name ends in -seedN; else it has no pair.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bandpo.doctor import own_type
 from bandpo.errors import UserError
+from bandpo.losses.nodes import objective
+from bandpo.losses.objective import Objective
+from bandpo.trust_regions.base import Region
 
+from ..config.run_folder import Info, read_info
+from ..evals.results import split_label
+from ..files.logs import files_of, logs_at, name_of, read, repetition
+from ..files.reading import check_different, checked, read_yaml
+from ..statistics.collapse import Curves, by_step
 from .panels import PANELS, Panel, validations
-from .reading import Run, read_runs
 
 _IN_REPORT = ("P(work)", "reward", "entropy", "clipped", "tail share", "cut", "radius", "held out")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(Curves):
+    """One run, from its folder or from the log of another trainer.
+
+    Attributes:
+        folder: of the run, or the file of its log.
+        info: its run.json; None for a log of another trainer, as the next three.
+        config: its settings.
+        objective: what it was trained with; None where that is `own`.
+        own: the type of a user's rule, `module:Class`, whose module was not imported.
+    """
+
+    folder: Path
+    info: Info | None = None
+    config: dict[str, Any] | None = None
+    objective: Objective | None = None
+    own: str | None = None
+
+    @property
+    def region(self) -> Region | None:
+        """Return the run's rule, if it is known and has an interval for each token."""
+        return (
+            self.objective.trust_region
+            if self.objective is not None and self.objective.is_per_token
+            else None
+        )
+
+    @property
+    def rule(self) -> Any:
+        """Return the objective, or the node of a rule that was not loaded."""
+        return (self.config or {}).get("trust_region") if self.own is not None else self.objective
+
+    @property
+    def seed(self) -> int | None:
+        return repetition(name_of(self.folder))[1] if self.info is None else self.info["seed"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} ({self.folder})" if self.seed is None else f"{self.label}, seed {self.seed}"
+
+
+def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
+    """Read every run at or below each PATH or LABEL=PATH.
+
+    With `trust`, the module of a user's rule is imported, which runs what is in it.
+
+    Raises:
+        UserError: a run is missing, corrupt, or there twice; the message names the file.
+    """
+    places: list[tuple[str | None, Path, Path]] = []
+    for text in sources:
+        label, path = split_label(str(text))
+        for key, log in logs_at(path).items():
+            folder = key.parent if key.name == "metrics.jsonl" else key
+            if not (folder / "run.json").is_file() and not files_of(log):
+                raise UserError(
+                    f"{path}: no run found; expected a folder with run.json in it or below it, or a log of another "
+                    "trainer, such as those in docs/run.md"
+                )
+            places.append((label, folder, log))
+    check_different(folder for _, folder, _ in places)
+    runs = [_run(folder, log, label, trust) for label, folder, log in places]
+    # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
+    unnamed = [run for run, (label, *_) in zip(runs, places, strict=True) if run.info is label is None]
+    homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
+    labels = [label for label, _ in {(run.label, home) for run, home in homes.items()}]
+    return [
+        replace(run, label=f"{run.label} ({homes[run]})")
+        if run in homes and labels.count(run.label) > 1
+        else run
+        for run in runs
+    ]
+
+
+def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
+    """Read the log of a run, and what its folder says of it if it is one of ours."""
+    if (folder / "run.json").is_file():
+        settings = _settings(folder, trust)
+        info, log = settings["info"], read(folder / "metrics.jsonl")
+        finished, remark = info["finished"], info.get("stopped")
+    else:
+        settings, info, log = {}, None, read(path)
+        finished = log.ended or log.last_step is None
+        remark = "it does not say whether the run is finished" if log.last_step is None else None
+    if not log.at and (info is None or finished):
+        raise UserError(
+            f"{log.path}: no row of a log is in it; expected JSON lines with 'step' or 'round', or the steps that TRL, "
+            "verl or SkyRL prints"
+        )
+    return Run(
+        **by_step(log.rows),
+        folder=folder,
+        label=label or (repetition(name_of(folder))[0] if info is None else str(info["label"])),
+        finished=finished,
+        notes=(*log.notes, *([remark] if remark else [])),
+        **settings,
+    )
+
+
+def _settings(folder: Path, trust: bool) -> dict[str, Any]:
+    """Return `info`, `config`, and `objective` or `own`, of a run folder."""
+    path = folder / "config.yaml"
+    info, config = read_info(folder), checked(read_yaml(path), dict[str, Any], str(path))
+    if "trust_region" not in config:
+        raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
+    own = None if trust else own_type(config["trust_region"])
+    try:
+        rule = None if own is not None else objective(config["trust_region"])
+    except ValueError as error:
+        raise UserError(f"{path}: trust_region: {error}") from error
+    return {"info": info, "config": config, "objective": rule, "own": own}
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,10 +70,8 @@ def make_table(results: Sequence[Result], k: int | None = None) -> Table:
         k: of pass@k; by default the smallest number of samples.
 
     Raises:
-        UserError: no results, or k larger than the number of samples.
+        UserError: k larger than the number of samples.
     """
-    if not results:
-        raise UserError("no results; expected at least one evaluation folder")
     counts = {graded.score.shape[-1] for result in results for graded in result.graded}
     counts = sorted(counts | {logged.samples for result in results for logged in result.logged})
     at = counts[0] if k is None else k

@@ -11,9 +11,8 @@ from bandpo.errors import counted
 from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
 from ..statistics.intervals import Spread, difference, runs_needed, training_runs
-from .numbers import NUMBERS, Number, last_of
-from .reading import Run
-from .sections import Section
+from .panels import NUMBERS, Number, last_of
+from .sections import Run, Section
 from .texts import MIN_SEEDS, join, many, show
 
 # The first of them that a finished run has counts, unless all runs have it from their first row on.

@@ -14,8 +14,7 @@ from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
 from ..files.logs import Followed, files_of, logs_at, name_of
 from ..files.writing import write_atomically
-from ..statistics.collapse import WINDOW
-from ..statistics.curves import Curves, by_step
+from ..statistics.collapse import WINDOW, Curves, by_step
 from .charts import key, method_styles
 from .page import drawn
 from .panels import PANELS

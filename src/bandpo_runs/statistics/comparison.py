@@ -3,6 +3,7 @@
 It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ def sign_flip_p(
         abs(math.fsum(float(d) for d in differences)) - 1e-12 * size.sum()
     )  # equal sums are equal up to rounding
     if len(size) <= 20:
-        sums = np.zeros(1)
-        for step in size:
-            sums = np.concatenate([sums - step, sums + step])
+        sums = functools.reduce(
+            lambda one, step: np.concatenate([one - step, one + step]), size, np.zeros(1)
+        )
         return float((np.abs(sums) >= seen).mean()), True
     signs = np.random.default_rng(seed)
     sums = np.concatenate(
@@ -172,6 +173,12 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
 
 def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
     """Compare B with A on each common data set and, of several, on average.
+
+    >>> a, b = (Graded("d", np.array(score), None, None, None, None, ["p", "q"]) for score in (
+    ...     [[1, 0], [0, 0]], [[1, 1], [1, 0]]))
+    >>> [comparison] = compare([a], [b])
+    >>> comparison.a, comparison.b, comparison.sampling_error.settled
+    (0.25, 0.75, False)
 
     Without `k` of mean@n, else of pass@k. Errors: of sampling alone, and over problems (Student's t of the paired
     differences, whose variance is never taken below that of their sampling). Tests: samples are reshuffled within

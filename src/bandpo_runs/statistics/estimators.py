@@ -26,12 +26,15 @@ Integers = NDArray[np.int64]
 class Graded:
     """Hold one data set of one model. Arrays are [prompts, samples]; None: not recorded.
 
+    >>> Graded("aime24", np.array([[1, 0], [1, 1]]), None, None, None, None, ["a", "b"]).right.tolist()
+    [1, 2]
+
     `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
     read, normalised so that equal answers are equal strings (None: nothing). `questions`: each with its right answer.
     Several grades of the same answers are several of these, each with its `scorer`.
 
     Raises:
-        ValueError: arrays of different shapes, scores other than 0 and 1, no prompts, or a prompt that is there twice.
+        ValueError: scores other than 0 and 1, no prompts, or a prompt that is there twice.
     """
 
     data: str
@@ -55,12 +58,6 @@ class Graded:
         if not np.isin(score, (0.0, 1.0)).all():
             wrong = score[~np.isin(score, (0.0, 1.0))][0]
             raise ValueError(f"score of {self.data!r} must be 0 (wrong) or 1 (right), got {wrong}")
-        for name in ("answers", "tokens", "truncated", "parsed"):
-            array = getattr(self, name)
-            if array is not None and np.shape(array) != score.shape:
-                raise ValueError(
-                    f"{name} of {self.data!r} must have the shape of score {score.shape}, got {np.shape(array)}"
-                )
         if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
             raise ValueError(
                 f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, got "
@@ -75,6 +72,9 @@ class Graded:
 
 def pass_at_k(n: int, c: ArrayLike, k: int) -> Floats:
     """Compute the chance of a right one in k samples: 1 - C(n-c, k) / C(n, k).
+
+    >>> pass_at_k(4, [0, 1, 4], 2).round(3).tolist()  # of 4 samples 0, 1 and 4 are right
+    [0.0, 0.5, 1.0]
 
     The mean over all subsets of k samples, hence unbiased (Chen et al. 2021, arXiv 2107.03374). `c` are the right ones
     of n samples, and may be an array. Computed as -expm1 of a sum of log1p(-k/i): no factorial, so n may be 10,000 and

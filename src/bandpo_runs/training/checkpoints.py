@@ -6,18 +6,17 @@ load what they find, and where a file of the optimizer or of a random state is m
 train another model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pydantic
 
+from bandpo.errors import UserError
 from bandpo.files import lines_of
 
 from ..files.writing import sync_folder, write_atomically
@@ -133,6 +132,34 @@ def _tokens(run: Path) -> dict[str, tuple[int, str]]:
         path.name: (path.stat().st_size, str(re.findall(rb'"share":[^,]+', next(lines_of(path), b""))))
         for path in sorted(run.glob("tokens/tokens-*.jsonl"))
     }
+
+
+def mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> Mark | None:
+    """Return the mark of the checkpoint to go on from; None if the run starts again.
+
+    Raises:
+        UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
+            by another number of processes.
+    """
+    mark, wrong = newest_whole(folder)
+    if mark is None:
+        if wrong:
+            raise UserError(
+                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; put back what is missing, or start the run "
+                "again in another output"
+            )
+        say(f"no whole checkpoint in {folder}: starting again")
+        return None
+    if mark.processes != count:
+        raise UserError(
+            f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes"
+        )
+    for fault in wrong:
+        say(f"{fault}: that checkpoint is passed over")
+    for fault in lost_tokens(folder, mark):
+        say(f"{fault}: the run goes on without these tokens, which bandpo calibrate reads")
+    say(f"going on after step {mark.step}")
+    return mark
 
 
 def rewind(run: Path, mark: Mark | None) -> None:

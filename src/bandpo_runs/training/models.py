@@ -1,17 +1,16 @@
 """Find a model. It is a folder, SmolLM2 from the package that ships its weights, or a name on the hub."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bandpo.errors import UserError
 
-from ..files.locks import locked
-from ..files.writing import cache_folder
+from ..config.trust import check_attention
+from ..files.writing import cache_folder, locked
 
 SMOLLM2, ON_HUB, UNPACKED = "smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-Q4_1"
 # Of its packages we need none, and one takes ten minutes to compile.
@@ -68,3 +67,19 @@ def _unpack(package: Path, folder: Path) -> None:
     model.save_pretrained(part)
     AutoTokenizer.from_pretrained(package, gguf_file=weights.name).save_pretrained(part)
     part.replace(folder)
+
+
+def load(place: str, name: str) -> tuple[Any, Any]:
+    """Load a located model in float32, and its tokenizer. Raises UserError, which has the model's name."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    safe: dict[str, Any] = {"trust_remote_code": False}
+    try:
+        check_attention(AutoConfig.from_pretrained(place, **safe))
+        model = AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, **safe
+        )
+        return model, AutoTokenizer.from_pretrained(place, padding_side="left", **safe)
+    except Exception as error:  # a damaged folder fails in many ways
+        raise UserError(f"model {name!r} cannot be loaded: {' '.join(str(error).split())}") from error

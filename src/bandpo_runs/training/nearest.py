@@ -3,8 +3,6 @@
 These are the points of docs/report/index.md.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ The folder holds `config.yaml`, `run.json` (versions, times, state), `metrics.js
 `tokens/`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
@@ -27,7 +25,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from bandpo.errors import UserError
 from bandpo.integrations import RULE
@@ -37,11 +35,9 @@ from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 from .. import signals, toy
 from ..config.recipe import RunConfig
 from ..config.run_folder import check_free, check_same_data, check_same_run, is_finished
-from ..config.trust import check_attention
 from ..data.rows import checksums, rows_and_reward
-from ..files.locks import locked
 from ..files.reading import read_json_lines
-from ..files.writing import write_atomically
+from ..files.writing import locked, write_atomically
 from ..provenance import hardware, source_commit, versions
 from . import checkpoints, models, processes
 from .shared_prompts import SharedPrompts, why_not
@@ -49,6 +45,8 @@ from .validation import ACCURACIES, Validation, validation_rows
 
 Row = dict[str, Any]
 HELD_OUT = "held_out.jsonl"
+# What TRL's summary at the end has besides times.
+_SUMMARY = ("train_loss", "total_flos")
 
 
 def run(
@@ -114,8 +112,11 @@ def _run(
     """Run in a folder that is ours."""
     settings, notice = _trainer_settings(config, folder, processes.count())
     arguments = _trainer(BandPOConfig, **settings)
-    state = _meet(config.threads)
-    mark = _mark_to_resume(folder, state.num_processes, say) if resume and state.is_main_process else None
+    state = _meet()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    resumes = resume and state.is_main_process
+    mark = checkpoints.mark_to_resume(folder, state.num_processes, say) if resumes else None
     (mark,) = broadcast_object_list([mark])
     # One process of each machine goes first, and fills the caches for the others.
     with state.local_main_process_first():
@@ -123,12 +124,12 @@ def _run(
         data = checksums(config.data, rows)
         changed = check_same_data(folder, data, changed_data) if resume else None
         chat = isinstance(rows[0]["prompt"], list)
-        held_out = validation_rows(config.data, config.reward, held_out, chat)
+        held_out = validation_rows(config.data, held_out, chat)
         if config.model == "lab":
             start, skill = toy.warm_start(toy.SCENES[config.scene or "tail"].p_work, config.seed, say)
         else:
             start, skill = models.locate(config.model, say), None
-    model, tokenizer = _load_model(str(start), config.model)
+    model, tokenizer = models.load(str(start), config.model)
     if chat and tokenizer.chat_template is None:
         raise UserError(
             f"the prompts are chat messages, but the tokenizer of {config.model!r} has no chat template"
@@ -136,28 +137,28 @@ def _run(
     if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     reason = why_not(arguments, model) if config.shared_prompts else ""
-    slow = reason and f"TRL samples and scores the answers, which takes longer: {reason}"
-    for line in filter(None, (changed, notice, slow)):
+    slow = f"TRL samples and scores the answers, which takes longer: {reason}"
+    for line in filter(None, (changed, notice, reason and slow)):
         say(line)
     validation = Validation(reward, accuracy=config.reward in ACCURACIES)
-    named = {"train_dataset": rows, "eval_dataset": held_out, "reward_funcs": validation.reward}
-    if config.lora is not None:
-        from peft import LoraConfig
-
-        named["peft_config"] = LoraConfig(
-            r=config.lora, lora_alpha=2 * config.lora, target_modules="all-linear"
-        )
-    kind = SharedPrompts if config.shared_prompts and not reason else BandPOTrainer
     try:
-        trainer = _trainer(kind, model=model, args=arguments, processing_class=tokenizer, **named)
+        trainer = _trainer(
+            SharedPrompts if config.shared_prompts and not reason else BandPOTrainer,
+            model=model,
+            args=arguments,
+            processing_class=tokenizer,
+            train_dataset=rows,
+            eval_dataset=held_out,
+            reward_funcs=validation.reward,
+            peft_config=_lora(config.lora),
+        )
     except UserError:
         with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings
             (folder / "checkpoints").rmdir()
         raise
     info = {**_info(config, command, skill, state.num_processes), "data": data}
     began = time.monotonic() - (mark.wall_seconds if mark else 0.0)
-    guard: FiniteGuard = trainer.finite_guard
-    guard.last_whole = functools.partial(_newest_whole, folder)
+    trainer.finite_guard.last_whole = functools.partial(_newest_whole, folder)
     if state.is_main_process:
         if resume:
             checkpoints.rewind(folder, mark)
@@ -167,7 +168,7 @@ def _run(
         _write_json(folder / "run.json", info)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(trainer.run_log)  # the recorder writes the rows
-    trainer.add_callback(_Recorder(folder, config, began, validation, guard, on_row, say))
+    trainer.add_callback(_Recorder(folder, config, began, validation, trainer.finite_guard, on_row, say))
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints.place(folder, mark.step)) if mark else None)
     except NotFiniteError as error:
@@ -175,9 +176,9 @@ def _run(
             _write_json(folder / "run.json", {**info, "stopped": str(error)})
             (folder / "metrics.jsonl").touch()  # for reports, before its first row
         last = _newest_whole(folder)
+        hint = "--resume does the same steps again; other settings need another output"
         begin = f", where model={last} begins from there" if last else ""
-        hint = f"--resume does the same steps again; other settings need another output{begin}"
-        raise NotFiniteError(f"{folder}, {error}. ({hint}.)") from error
+        raise NotFiniteError(f"{folder}, {error}. ({hint}{begin}.)") from error
     trainer.save_model(str(folder / "model"))
     if state.is_main_process:
         for path in (folder / "model").iterdir():
@@ -187,7 +188,7 @@ def _run(
     return folder
 
 
-def _meet(threads: int | None) -> PartialState:
+def _meet() -> PartialState:
     """Return the state of the processes, which have met. Raises UserError where some are missing."""
     state = PartialState()
     if state.num_processes != processes.count():
@@ -199,42 +200,12 @@ def _meet(threads: int | None) -> PartialState:
         # Their group is never taken down: torch (2.13) would wait for gloo's threads and hold Python's lock meanwhile,
         # for which one of them may be waiting to forget its last tensor. A process that was done hung for ever.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
-    if threads is not None:
-        torch.set_num_threads(threads)
     return state
 
 
 def _newest_whole(folder: Path, *unused: object) -> Path | None:
     mark, _ = checkpoints.newest_whole(folder)
     return mark and checkpoints.place(folder, mark.step)
-
-
-def _mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> checkpoints.Mark | None:
-    """Return the mark of the checkpoint to go on from; None if the run starts again.
-
-    Raises:
-        UserError: every checkpoint is damaged: starting again would throw away what may be mended. Or the run was made
-            by another number of processes.
-    """
-    mark, wrong = checkpoints.newest_whole(folder)
-    if mark is None:
-        if wrong:
-            raise UserError(
-                f"no checkpoint of {folder} is whole: {'; '.join(wrong)}; put back what is missing, or start the run "
-                "again in another output"
-            )
-        say(f"no whole checkpoint in {folder}: starting again")
-        return None
-    if mark.processes != count:
-        raise UserError(
-            f"{folder} was trained with WORLD_SIZE {mark.processes}, not {count}; start as many processes"
-        )
-    for fault in wrong:
-        say(f"{fault}: that checkpoint is passed over")
-    for fault in checkpoints.lost_tokens(folder, mark):
-        say(f"{fault}: the run goes on without these tokens, which bandpo calibrate reads")
-    say(f"going on after step {mark.step}")
-    return mark
 
 
 class _Recorder(TrainerCallback):
@@ -250,15 +221,9 @@ class _Recorder(TrainerCallback):
         on_row: Callable[[Row], None],
         say: Callable[[str], None],
     ) -> None:
-        self.folder, self.steps_per_round = folder, config.steps_per_round
+        self.folder, self.began, self.validation, self.guard = folder, began, validation, guard
+        self.on_row, self.say, self.steps_per_round = on_row, say, config.steps_per_round
         self.keep = config.trainer.get("save_total_limit", 2)
-        self.began, self.validation, self.guard, self.on_row, self.say = (
-            began,
-            validation,
-            guard,
-            on_row,
-            say,
-        )
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         """End the run on a signal whose KeyboardInterrupt was swallowed."""
@@ -271,45 +236,43 @@ class _Recorder(TrainerCallback):
 
         Values of the clock are left out, so that a repeated run writes the same file.
         """
+        logs = logs or {}
         # All processes evaluate and come here, each with the scores of its own samples.
-        scores = self.validation.take() if any(key.startswith("eval_") for key in logs or ()) else {}
-        if not state.is_world_process_zero or not logs:
+        scores = self.validation.take() if any(key.startswith("eval_") for key in logs) else {}
+        # The summary also holds what came after the last log step, if anything did.
+        is_empty = "train_runtime" in logs and "bandpo/tokens" not in logs
+        if not state.is_world_process_zero or not logs or is_empty:
             return
-        if "train_runtime" in logs:  # the summary; it also holds what came after the last log step
-            logs = {k: v for k, v in logs.items() if not k.startswith(("train_", "total_flos"))}
-            if "bandpo/tokens" not in logs:
-                return
         row: Row = {
             "step": state.global_step,
             "round": math.ceil(state.global_step / self.steps_per_round),
         }
         # Ours last: they are sums over counts where TRL has a mean of means.
         for key in sorted(logs, key=lambda key: "bandpo/" in key):
-            if not key.endswith(("step_time", "runtime", "per_second")):
+            if not key.endswith(("step_time", "runtime", "per_second")) and key not in _SUMMARY:
                 name = re.sub("^eval_", "eval/", key).replace("bandpo/", "")
                 is_finite = isinstance(logs[key], int | float) and math.isfinite(logs[key])
                 row[name] = logs[key] if is_finite else None
         if scores:
             # A resumed run may write an evaluation twice; the last one counts.
-            line = {
-                "step": row["step"],
-                "scores": self.validation.by_question,
-                "answers": [
-                    self.validation.answers[number] for number in sorted(self.validation.answers)
-                ],
-            }
-            with (self.folder / HELD_OUT).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            answers = [self.validation.answers[number] for number in sorted(self.validation.answers)]
+            scored = {"scores": self.validation.by_question, "answers": answers}
+            self._append(HELD_OUT, {"step": row["step"], **scored})
         row |= scores
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._append("metrics.jsonl", row)
         self.on_row(row)
+
+    def _append(self, name: str, row: Row) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=name == HELD_OUT) + "\n")  # a score may be anything
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Count the checkpoint from here on; only then may older ones go."""
         if not self.guard.sound:
-            step = f"checkpoint-{state.global_step} has weights that are not finite"
-            self.say(f"{step}: it does not count, and none is deleted for it")
+            self.say(
+                f"checkpoint-{state.global_step} has weights that are not finite: it does not count, and none is "
+                "deleted for it"
+            )
             return
         PartialState().wait_for_everyone()  # each process writes its random state
         if state.is_world_process_zero:
@@ -339,13 +302,12 @@ def _trainer_settings(
     if logging < 1 or logging != int(logging):
         raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
     unit = math.lcm(config.steps_per_round, int(logging))
-    wanted, notice = config.save_every * config.steps_per_round, None
-    save = -(-wanted // unit) * unit
-    if save != wanted:
-        notice = (
-            f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint "
-            f"must be on a logged step where the next one generates (every {unit} steps)"
-        )
+    wanted = config.save_every * config.steps_per_round
+    save = math.ceil(wanted / unit) * unit
+    notice = (
+        f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint must be "
+        f"on a logged step where the next one generates (every {unit} steps)"
+    )
     settings = {
         "report_to": "none",
         # Otherwise torch rearranges its buckets of gradients after the first step, whichever that is: sums over four
@@ -369,8 +331,9 @@ def _trainer_settings(
     }
     if count > 1 and not torch.cuda.is_available():
         settings.setdefault("use_cpu", True)  # else each would train alone
-    evaluates = config.data.eval_size or config.data.eval_path is not None
-    for key in ["per_device_train_batch_size", *(["per_device_eval_batch_size"] if evaluates else [])]:
+    for key in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+        if "eval" in key and not config.data.eval_size and config.data.eval_path is None:
+            continue
         batch = config.trainer.get(key, 8)
         if batch % count:
             raise UserError(
@@ -378,19 +341,16 @@ def _trainer_settings(
                 f"start a number of processes that divides it, or set a multiple of {count}"
             )
         settings[key] = batch // count
-    return settings, notice
+    return settings, None if save == wanted else notice
 
 
-def _load_model(path: str, name: str):
-    try:
-        check_attention(AutoConfig.from_pretrained(path, trust_remote_code=False))
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        )
-        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", trust_remote_code=False)
-    except Exception as error:  # a damaged folder fails in many ways
-        raise UserError(f"model {name!r} cannot be loaded: {' '.join(str(error).split())}") from error
-    return model, tokenizer
+def _lora(rank: int | None) -> Any:
+    """Return the settings of LoRA; None trains all weights."""
+    if rank is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
 
 
 def _info(

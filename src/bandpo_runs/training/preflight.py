@@ -1,7 +1,5 @@
 """Check a run before its weights are loaded. What is left open is filled in, to fit the machine and the data."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os
@@ -93,8 +91,6 @@ def prepare(
     problems = _missing_packages(node)
     if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
-    if trainer.get("bf16") and not on_cpu and not bf16:
-        problems.append("trainer.bf16=true: this GPU has no bfloat16; remove it for float16")
     checks = {
         "rule": lambda: rule_of(node),
         "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
@@ -113,11 +109,10 @@ def prepare(
         )
     model, data = results["model"], results["data"]
 
-    by_answers = "last-number" if data.numbers else "math"
     required = {  # of every run, but for the batch
         "model": models.SMOLLM2,
         "data": data.node,
-        "reward": "reasoning-gym" if data.node["source"] == "reasoning_gym" else by_answers,
+        "reward": "last-number" if data.numbers else "math",
         "rounds": 24 if on_cpu else 200,
         "shared_prompts": on_cpu and processes.count() == 1,
         "trainer": {
@@ -197,19 +192,11 @@ def _read(node: dict[str, Any]) -> _Data:
             "data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of {prompt, answer}"
         )
     if node.setdefault("source", "file") not in ("file", "hub"):
-        return _Data(node)
-    from ..data.readers import file_rows, hub_rows
+        return _Data(node, numbers=node["source"] == "largest-of-three")
+    from ..data.rows import table_rows
 
     path = str(node.get("path") or "")
-    if node["source"] == "hub":
-        rows = list(
-            hub_rows(path, None, node.get("split", "train"), then="data.source=file data.path=FILE")[0]
-        )
-    else:
-        rows = list(file_rows(Path(path), f"data.path {path!r}"))
-    if not rows:
-        raise UserError(f"data.path {path!r} has no rows")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows, names = table_rows(node["source"], path, node.get("split", "train"))
     prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
     talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
     answer = node.setdefault(

@@ -1,7 +1,5 @@
 """Run several processes: those of a launcher, and the workers of a comparison."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

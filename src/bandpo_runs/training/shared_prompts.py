@@ -5,8 +5,6 @@ same so far once for all of them. Old log-probabilities are the sampler's, which
 an advantage has no gradient, so it is not read again.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Read the settings in a shell script. No script is run."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import operator

@@ -4,8 +4,6 @@ TRL samples `num_generations_eval` answers to every row of an evaluation data se
 rows are marked here, so that the reward function, which sees every answer, can keep their scores by question.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +13,6 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from numpy.typing import ArrayLike
 
-from bandpo.errors import UserError
 from bandpo.rewards.functions import Reward, text_of
 
 from ..config.recipe import DataConfig
@@ -29,29 +26,22 @@ EXAMPLES = 3  # rows whose answers are kept
 ACCURACIES = ("exact", "last-number", "math", "dapo-strict", "dapo", "lab")
 
 
-def validation_rows(
-    data: DataConfig, reward: str, held_out: Dataset | None, chat: bool
-) -> Dataset | None:
+def validation_rows(data: DataConfig, held_out: Dataset | None, chat: bool) -> Dataset | None:
     """Return the marked rows to evaluate on in training. They are those of data.eval_path, else the held-out ones.
 
     Args:
         data: of the run.
-        reward: its name.
         held_out: from `rows_and_reward`.
         chat: whether the model is trained on messages; questions then come as such too.
 
     Raises:
-        UserError: see `question_sets.read`, or a reward that cannot score other data.
+        UserError: see `question_sets.read`.
     """
     if data.eval_path is None:
         if held_out is None:
             return None
         names = [question_sets.held_out_name(data)] * len(held_out)
         return held_out.add_column(DATA, names).add_column(ROW, list(range(len(held_out))))
-    if reward == "reasoning-gym":
-        raise UserError(
-            "data.eval_path cannot go with reward 'reasoning-gym', which knows its own task only"
-        )
     rows = []
     for question_set in (question_sets.read(spec, chat=chat) for spec in data.eval_path.split(",")):
         for question in question_set.questions:

@@ -1,7 +1,5 @@
 """Define inputs and outputs of every back end, and what some of them share."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
 """Generate samples on a server of OpenAI's protocol, through OpenAI's client."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
+
+import openai
 
 from bandpo.errors import UserError, without_password
 from bandpo.files import json_line
@@ -82,10 +82,6 @@ class Server:
     async def _generate(
         self, requests: list[Request], sampling: Sampling
     ) -> AsyncGenerator[tuple[Request, Completion], None]:
-        import openai
-
-        from .replies import BoundedClient  # which loads openai
-
         base_url, _, query = self.base_url.partition("?")
         client = openai.AsyncOpenAI(
             api_key=self.key,
@@ -114,11 +110,7 @@ class Server:
         tasks = [asyncio.create_task(ask(request)) for request in probes]
         try:
             answers = await asyncio.gather(*tasks)
-            errors = [
-                completion.error
-                for _, completion in filter(None, answers)
-                if completion.error is not None
-            ]
+            errors = [completion.error for _, completion in filter(None, answers) if completion.error]
             if len(errors) == len(probes):  # the settings may be wrong: nothing is written
                 raise UserError(f"{self.where}: {errors[-1]}; {self._hint(errors[-1], sampling)}")
             tasks += [asyncio.create_task(ask(request)) for request in requests if request not in probes]
@@ -145,8 +137,6 @@ class Server:
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Completion:
         """Return the outcome of a request. An error begins with the server's status, if there is one."""
-        import openai
-
         chat = not isinstance(request.content, str)
         create = (client.chat.completions if chat else client.completions).with_raw_response.create
         prompt = {"messages" if chat else "prompt": request.content}
@@ -176,8 +166,6 @@ class Server:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
-        }
-        fields |= {
             "seed": seed,
             "top_k": sampling.top_k,
             "min_p": 0.0,
@@ -185,6 +173,44 @@ class Server:
             **self.body,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+_OF_BODY = (
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+)  # headers of bytes that are decoded here
+
+
+class BoundedClient(openai.DefaultAsyncHttpxClient):
+    """Read at most `limit` bytes of a reply, and follow no redirect. They are counted as they are decoded.
+
+    Raises:
+        UserError: a longer reply, or a redirect. The openai client does not try these again.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(follow_redirects=False)
+        self.limit = limit
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request. Returns the reply with its whole content."""
+        response = await super().send(request, **{**options, "stream": True})
+        content = bytearray()
+        try:
+            if response.has_redirect_location:
+                to = without_password(response.headers["location"])
+                raise UserError(f"{response.status_code} a redirect to {to}, which is not followed")
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > self.limit:
+                    raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
+        finally:
+            await response.aclose()
+        headers = {name: value for name, value in response.headers.items() if name not in _OF_BODY}
+        return type(response)(
+            response.status_code, headers=headers, content=bytes(content), request=request
+        )
 
 
 def read_reply(content: bytes) -> Completion:

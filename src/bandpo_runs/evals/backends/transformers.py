@@ -1,15 +1,12 @@
 """Generate samples with transformers on this machine, in batches."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bandpo.errors import UserError
 from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
@@ -20,15 +17,15 @@ from .base import Completion, Request, cannot_load, token_ids
 class Transformers:
     """Generate in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
-    `model` is a folder or a hub id. `batch` is halved for good where so many samples do not fit into memory.
+    `model` is a folder or a hub id, `batch` how many samples are drawn at once.
     """
 
-    def __init__(self, model: str, batch: int | None = None, say: Callable[[str], None] = print) -> None:
+    def __init__(self, model: str, batch: int | None = None) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self.path, self.say = model, say
+        self.path = model
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.batch = batch or (64 if self.device == "cuda" else 32)
         dtype = torch.float32 if self.device == "cpu" else "auto"  # half precision is slower there
@@ -50,15 +47,11 @@ class Transformers:
         ends = loaded.generation_config.eos_token_id
         ends = self.tokenizer.eos_token_id if ends is None else ends
         self.ends: list[int] = ends if isinstance(ends, list) else [ends] * (ends is not None)
-        pads = [
-            *([self.tokenizer.pad_token_id] * (self.tokenizer.pad_token_id is not None)),
-            *self.ends,
-            0,
-        ]
-        self.pad: int = pads[0]
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
-            eos_token_id=self.ends or None, pad_token_id=self.pad, do_sample=False
+            eos_token_id=self.ends or None,
+            pad_token_id=0,
+            do_sample=False,  # which the mask hides
         )
 
     def generate(
@@ -66,24 +59,14 @@ class Transformers:
     ) -> Iterator[tuple[Request, Completion]]:
         waiting = iter(requests)
         while batch := list(islice(waiting, self.batch)):
-            try:
-                yield from zip(batch, self._generate(batch, sampling), strict=True)
-            except torch.OutOfMemoryError:
-                if len(batch) == 1:
-                    raise UserError(
-                        f"one answer of {sampling.max_tokens} tokens does not fit into the memory of {self.device}"
-                    ) from None
-                self.batch, waiting = len(batch) // 2, chain(batch, waiting)
-                self.say(f"out of memory with {len(batch)} samples at once: going on with {self.batch}")
-                torch.cuda.empty_cache()
+            yield from zip(batch, self._generate(batch, sampling), strict=True)
 
     @torch.no_grad()
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         prompts = [token_ids(self.tokenizer, request.content, self.path) for request in requests]
         longest = max(map(len, prompts))
-        padding = [longest - len(prompt) for prompt in prompts]
-        ids = [[self.pad] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
-        mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+        ids = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         rows = self.model.generate(
             input_ids=torch.tensor(ids, device=self.device),
             attention_mask=torch.tensor(mask, device=self.device),

@@ -1,7 +1,5 @@
 """Generate samples with vLLM on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
