@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Clip
+from bandpo import Band, Capped, Clip
 from bandpo.integrations.trl import BandPOTrainer
 from bandpo.integrations.trl_settings import LOSS_TYPES
 
@@ -70,7 +70,7 @@ def expected(tensors, region, loss_type):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("region", BANDS)
+@pytest.mark.parametrize("region", [*BANDS, Capped(Band(), 2.0)], ids=str)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_band_is_policy_loss(run, loss_type, region, dtype):
     tensors = around(region, dtype=dtype)

@@ -12,7 +12,7 @@ from regions import name_of
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective, Region
-from bandpo.losses.metrics import TAIL, measure
+from bandpo.losses.metrics import TAIL
 
 policy_loss = partial(bandpo.policy_loss, metrics="all")
 LEVELS = ("all", "main", None)
@@ -146,11 +146,10 @@ def test_a_quantile_is_within_the_stated_width_at_every_size(scale, sign):
     old = torch.full((50, 40), -80.0, dtype=torch.float64)
     moves = sign * scale * torch.linspace(0.5, 1.0, 2000, dtype=torch.float64).view(50, 40)
     _, metrics = policy_loss(old + moves, old, torch.ones(50), old < 0, Clip())
-    measured = metrics.compute()
     ranked = sorted((((old + moves) - old).flatten()).tolist())
     for percent in (1, 50, 99):
         exact = ranked[math.ceil(percent / 100 * 2000) - 1]
-        assert measured[f"log_ratio/p{percent:02d}"] == pytest.approx(exact, abs=half_a_bin(exact))
+        assert metrics.compute()[f"log_ratio/p{percent:02d}"] == pytest.approx(exact, abs=half_a_bin(exact))
 
 
 def test_a_quantile_is_a_token_and_not_between_two():
@@ -164,16 +163,9 @@ def test_a_quantile_is_a_token_and_not_between_two():
 def test_the_tail_has_its_end_and_a_probability_of_zero(dtype):
     end = torch.tensor(TAIL, dtype=dtype).log()
     above = torch.nextafter(end, torch.tensor(1.0, dtype=dtype))
-    for log_p, expected in ((end, 1), (above, 0), (torch.tensor(-math.inf, dtype=dtype), 1), (end * 0 + 1e-6, 0)):
-        _, metrics = policy_loss(log_p.view(1, 1), log_p.view(1, 1), torch.ones(1), torch.ones(1, 1), Clip())
-        assert metrics.compute()["clip/good_tail_tokens"] == expected
-
-
-def test_a_token_on_its_bound_is_inside():
-    bounds = Clip(0.2, 0.28).bounds(torch.zeros(2))
-    log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0]])[None]
-    metrics = measure(log_ratio, bounds, torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0)
-    assert metrics.compute()["clip/fraction"] == 0
+    old = torch.stack([end, torch.full_like(end, -math.inf), above, 0 * end + 1e-6])[:, None]
+    found = [policy_loss(x, x, torch.ones(1), torch.ones(1, 1), Clip())[1].compute() for x in old[:, None]]
+    assert [each["clip/good_tail_tokens"] for each in found] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("ratio", "over"), [("sequence", torch.sum), ("sequence-mean", torch.mean)])
@@ -199,52 +191,42 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
 
 
 def test_micro_batches_merge_to_the_batch():
-    data = batch()
-    objective = Objective(REGIONS[2], dual_clip=1.3, beta=0.1)
-    _, whole = policy_loss(**data, objective=objective)
-    parts = []
-    for rows in (slice(0, 1), slice(1, 17), slice(17, 40)):
-        part = {name: x[rows] for name, x in data.items() if name != "extra"}
-        extra = {"entropies": data["extra"]["entropies"][rows]}
-        parts.append(policy_loss(**part, objective=objective, normalizer=1.0, extra=extra)[1])
-    merged = parts[0].merge(parts[1]).merge(parts[2]).compute()
-    assert merged == pytest.approx(whole.compute(), rel=1e-12)
+    data, objective, parts = batch(), Objective(REGIONS[2], dual_clip=1.3, beta=0.1), []
+    extra = data.pop("extra")["entropies"].tensor_split([1, 17])
+    for own, *rows in zip(extra, *(x.tensor_split([1, 17]) for x in data.values()), strict=True):
+        named = dict(zip(data, rows, strict=True)) | {"extra": {"entropies": own}}
+        parts.append(policy_loss(**named, objective=objective, normalizer=1.0)[1])
+    whole = policy_loss(**batch(), objective=objective)[1].compute()
+    assert parts[0].merge(parts[1]).merge(parts[2]).compute() == pytest.approx(whole, rel=1e-12)
     means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
-    assert means != pytest.approx(
-        merged["clip/tail_high_share"], rel=1e-3
-    )  # a mean of fractions would be another number
+    assert means != pytest.approx(whole["clip/tail_high_share"], rel=1e-3)  # of fractions: another number
 
 
 def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
-    mask = torch.zeros(2, 3, dtype=torch.bool)
-    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), torch.ones(2), mask, Clip(), normalizer=1.0)
-    measured = metrics.compute()
-    counts = {name for name, x in measured.items() if x == 0}
-    assert counts == {
-        *("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count"),
-        "not_finite/count",
-    }
-    assert all(math.isnan(x) for name, x in measured.items() if name not in counts)
+    new, mask = -torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    measured = policy_loss(new, new, torch.ones(2), mask, Clip(), normalizer=1.0)[1].compute()
+    counts = {name for name in measured if name.endswith(("count", "tokens")) or name == "sequences"}
+    assert {name for name, x in measured.items() if x == 0} == counts
+    assert all(math.isnan(measured[name]) for name in measured.keys() - counts)
     assert not {"entropy", "kl_ref"} & set(measured)
-    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), -torch.ones(2), ~mask, Clip())
-    measured = metrics.compute()
-    assert measured["clip/fraction"] == 0
-    assert math.isnan(measured["clip/tail_high_share"])  # nothing is clipped
-    assert math.isnan(measured["cut/good_tail"])  # and no token of the tail has a positive advantage
+    measured = policy_loss(new, new, -torch.ones(2), ~mask, Clip())[1].compute()
+    assert measured["clip/fraction"] == 0  # nothing is clipped, and no token of the tail has a positive advantage
+    assert all(math.isnan(measured[name]) for name in ("clip/tail_high_share", "cut/good_tail"))
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_metrics_are_detached_and_of_fixed_size(level):
+def test_metrics_are_detached_and_of_fixed_size_and_go_over_ranks(level, monkeypatch):
+    """One rank is the sum and the maximum of itself."""
     data = batch()
     data["logps"].requires_grad_()
     loss, metrics = bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level)
-    assert loss.requires_grad
     tensors = metrics.totals | metrics.maxima
-    assert not any(x.requires_grad for x in tensors.values())
+    assert (loss.requires_grad, any(x.requires_grad for x in tensors.values())) == (True, False)
     tables = {"histogram": (113,)} if level == "all" else {}
     assert {name: tuple(x.shape) for name, x in tensors.items() if x.dim()} == tables
-    for name in tables:
-        assert metrics.totals[name].sum() == data["response_mask"].sum()
+    assert all(metrics.totals[name].sum() == data["response_mask"].sum() for name in tables)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
+    assert metrics.all_reduce().compute() == metrics.compute()
 
 
 def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
@@ -257,11 +239,3 @@ def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
     assert nothing == {}
     with pytest.raises(ValueError, match="metrics must be 'main', 'all' or None, got 'some'"):
         bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics="some")
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_metrics_of_every_level_go_over_ranks(level, monkeypatch):
-    """One rank is the sum and the maximum of itself."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
-    _, metrics = bandpo.policy_loss(**batch(), objective=Objective(Clip(), beta=0.1), metrics=level)
-    assert metrics.all_reduce().compute() == metrics.compute()

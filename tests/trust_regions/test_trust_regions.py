@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import yaml
-from regions import HELLINGER, IN_YAML, REGIONS, Bare, Wider, name_of
+from regions import HELLINGER, IN_YAML, REGIONS, Wider, name_of
 from scipy import stats
 from torch import Tensor
 
@@ -244,11 +244,6 @@ def test_a_divergence_goes_to_yaml_once_it_is_registered(monkeypatch):
         Band(Divergence("my hellinger", lambda u: (u - 1) ** 2)).to_config()
 
 
-def test_a_rule_without_a_config_node_says_what_to_derive_from():
-    with pytest.raises(ValueError, match=r"Bare has no config node; give it a kind"):
-        Relaxed(Bare(), Clip()).to_config()
-
-
 def test_a_kind_is_given_once():
     with pytest.raises(ValueError, match=r"kind 'band' of .*Another is taken by Band"):
 
@@ -256,38 +251,9 @@ def test_a_kind_is_given_once():
             kind = "band"
 
 
-def test_a_rule_that_needs_a_field_of_the_context_names_it_and_gets_it_from_the_loss():
-    old = torch.full((2, 3), -1.0)
-    logps, advantages, mask = old + 0.5, torch.ones(2), torch.ones(2, 3)
-    with pytest.raises(ValueError, match=r"Wider needs entropies, which was not given"):
-        policy_loss(logps, old, advantages, mask, Wider(0.2))
+def test_a_rule_within_a_rule_that_needs_a_field_of_the_context_names_it():
     with pytest.raises(ValueError, match=r"Wider needs entropies"):
-        Capped(Wider(0.2)).bounds(old)
-    entropies = torch.tensor([[0.0, 1.0, 3.0]] * 2)
-    objective = Objective(Wider(0.2), aggregation="none")
-    loss, _ = policy_loss(logps, old, advantages, mask, objective, extra={"entropies": entropies})
-    torch.testing.assert_close(loss, -torch.tensor([[1.2, 1.4, math.exp(0.5)]] * 2))
-
-
-def test_the_loss_fills_the_context_it_can():
-    seen = []
-
-    class Spy(Bare):
-        def bounds(self, old_logps, context=None):
-            seen.append((old_logps, context))
-            return super().bounds(old_logps)
-
-    mask = torch.tensor([[True, True, False], [False, True, True]])
-    entropies = torch.rand(2, 3, requires_grad=True)
-    old = torch.where(mask, -2.0, torch.nan)
-    policy_loss(old, old, torch.tensor([2.0, -3.0]), mask, Spy(), extra={"entropies": entropies})
-    ((old_logps, context),) = seen
-    assert not old_logps.isnan().any()  # a rule may take means over the batch
-    assert torch.equal(old_logps[mask], old[mask])
-    assert torch.equal(context.response_mask, mask)
-    assert torch.equal(context.advantages, torch.tensor([[2.0], [-3.0]]))
-    assert torch.equal(context.extra["entropies"], entropies)
-    assert not context.extra["entropies"].requires_grad
+        Capped(Wider(0.2)).bounds(torch.full((2, 3), -1.0))
 
 
 # ---- the formulas of the rules
