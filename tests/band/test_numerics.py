@@ -55,11 +55,11 @@ def test_float32_bounds_are_float64_ones_rounded(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_float32_bounds_hold_down_to_the_smallest_radius(name):
+@pytest.mark.parametrize("delta", [1e-10, 1e-9])
+def test_float32_bounds_hold_down_to_the_smallest_radius(name, delta):
     some = np.concatenate(list(benchmark.single(2)))
-    for delta in (1e-10, 1e-9):
-        row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
-        assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
+    row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
+    assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
 
 
 def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
@@ -77,11 +77,11 @@ def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
 
 @pytest.mark.parametrize("name", ["kl", "tv", "chi2", "neyman_chi2", "hellinger"])
 @pytest.mark.slow
-def test_float64_bounds_are_within_four_conditioning_bounds(name):
+@pytest.mark.parametrize("delta", benchmark.RADII)
+def test_float64_bounds_are_within_four_conditioning_bounds(name, delta):
     some = np.concatenate(list(benchmark.double(1)))
-    for delta in benchmark.RADII:
-        row = measured(name, delta, np.float64, [benchmark.special(name, delta, np.float64), some])
-        assert worst(row, *BOTH, "deep_bound") <= 4, f"delta = {delta}: {row}"
+    row = measured(name, delta, np.float64, [benchmark.special(name, delta, np.float64), some])
+    assert worst(row, *BOTH, "deep_bound") <= 4, f"delta = {delta}: {row}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,7 +156,8 @@ def test_half_precision_counts_as_exact(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_tensors_that_are_not_finite_are_named(dtype, bad):
+@pytest.mark.parametrize("at", [0, 17, 34])
+def test_tensors_that_are_not_finite_are_named(dtype, bad, at):
     """Wherever it stands, in whatever layout; the largest finite numbers, and what can be no such number, are fine."""
     largest = torch.finfo(dtype).max
     fine = {
@@ -168,8 +169,7 @@ def test_tensors_that_are_not_finite_are_named(dtype, bad):
     }
     assert bandpo.numerics.not_finite(fine.items()) == []
     assert bandpo.numerics.not_finite([]) == []
-    for at in (0, 17, 34):
-        x = torch.ones(7, 5, dtype=dtype, requires_grad=True)
-        x.data.view(-1)[at] = bad
-        broken = {"mine": x, "turned": x.t(), "scalar": x.flatten()[at]}
-        assert bandpo.numerics.not_finite((fine | broken).items()) == [*broken]
+    x = torch.ones(7, 5, dtype=dtype, requires_grad=True)
+    x.data.view(-1)[at] = bad
+    broken = {"mine": x, "turned": x.t(), "scalar": x.flatten()[at]}
+    assert bandpo.numerics.not_finite((fine | broken).items()) == [*broken]

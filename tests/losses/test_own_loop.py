@@ -165,14 +165,14 @@ def test_trm_and_opsm_drop_responses_as_their_formulas():
     assert all(0 < x.sum() < ROWS for x in kept.values())
 
 
-def test_opsm_is_trls():
+@pytest.mark.parametrize("seed", range(5))
+def test_opsm_is_trls(seed):
     theirs = pytest.importorskip("trl").GRPOTrainer.get_off_policy_mask
-    for seed in range(5):
-        data = batch(seed)
-        kept = run(block("OPSM"), data)[2]["opsm"]
-        expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
-        assert torch.equal(kept[:, None], expected.bool())
-        assert 0 < (~kept).sum() < ROWS
+    data = batch(seed)
+    kept = run(block("OPSM"), data)[2]["opsm"]
+    expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
+    assert torch.equal(kept[:, None], expected.bool())
+    assert 0 < (~kept).sum() < ROWS
 
 
 @pytest.mark.parametrize("share", [0.0002, 0.1])
