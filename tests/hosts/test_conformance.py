@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from hosts.trainers import CASES, CLIP, PROBABILITIES, Asking, Opened, stand_in
+from hosts.trainers import CASES, CLIP, PROBABILITIES, Asking, stand_in
 from made import BANDS, around, assert_near, batch, gradient, policy_loss
 
 import bandpo
@@ -18,13 +18,6 @@ from bandpo.integrations import RULE, TRAINERS, Limits, objective_for
 EXACT = [key for key, case in CASES.items() if case.exact]
 FORMULA = [key for key, case in CASES.items() if not case.exact]
 LEAST = {torch.float32: 1e-5, torch.float64: 1e-9}
-
-
-@pytest.fixture
-def trainer(request, monkeypatch):
-    opened = Opened(request.param, monkeypatch)
-    yield opened
-    opened.close()
 
 
 def batches(case, **named):

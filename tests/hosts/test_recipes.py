@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from hosts.trainers import ACTORS, CASES, CLIP, PACKAGES, PROBABILITIES, RECIPES, RULE, Opened, by_recipe, place
+from hosts.trainers import ACTORS, CASES, CLIP, PACKAGES, PROBABILITIES, RECIPES, RULE, by_recipe, place
 from made import BANDS, batch
 
 import bandpo
@@ -58,13 +58,6 @@ def look(folder, package):
         there = [file for file, text in texts.items() if re.search(pattern, text)]
         if there != sorted(files.split()):
             pytest.fail(f"{RECIPES[package].host}: {pattern} is in {there}, and its recipe was written for {files}")
-
-
-@pytest.fixture
-def trainer(request, monkeypatch):
-    opened = Opened(request.param, monkeypatch)
-    yield opened
-    opened.close()
 
 
 OF_THE_PAGE = [key for key, case in CASES.items() if getattr(case.loss, "func", None) is by_recipe]

@@ -186,9 +186,18 @@ def rlinf(host, region, tensors):
     losses, registry = map(importlib.import_module, ("rlinf.algorithms.losses", "rlinf.algorithms.registry"))
     if region is not None:
         importlib.import_module("bandpo.integrations.rlinf").register_bandpo_loss(region)
-    named = {"task_type": "reasoning", "loss_type": "actor" if region is None else "bandpo", "clip_ratio_c": 3.0}
-    named |= {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "fast_path_zero_loss_mask": True}
-    named |= {"loss_agg_func": losses.masked_mean, "advantages": advantages, "loss_mask": mask, "old_logprobs": old}
+    named = {
+        "task_type": "reasoning",
+        "loss_type": "actor" if region is None else "bandpo",
+        "clip_ratio_c": 3.0,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_high": 0.28,
+        "fast_path_zero_loss_mask": True,
+        "loss_agg_func": losses.masked_mean,
+        "advantages": advantages,
+        "loss_mask": mask,
+        "old_logprobs": old,
+    }
     return lambda x: registry.policy_loss(logprobs=x, **named)[0]
 
 
@@ -208,8 +217,14 @@ def megatron(name, loss, region, tensors):
     args.custom_pg_loss_reducer_function_path, args.qkv_format, args.observe_training_entropy = None, "thd", False
     args.trust_region = region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(name))[1]))
     lengths = [old.shape[1]] * len(old)
-    rows = {"advantages": list(advantages), "log_probs": list(old), "loss_masks": list(mask.to(old.dtype))}
-    rows |= {"response_lengths": lengths, "total_lengths": lengths, "unconcat_tokens": None}
+    rows = {
+        "advantages": list(advantages),
+        "log_probs": list(old),
+        "loss_masks": list(mask.to(old.dtype)),
+        "response_lengths": lengths,
+        "total_lengths": lengths,
+        "unconcat_tokens": None,
+    }
 
     def mean(values):
         return (torch.stack(values.split(lengths)) * mask).sum() / mask.sum()
@@ -295,18 +310,34 @@ def roll(path, module, tensors):
     theirs.get_episode_scores = lambda data: SimpleNamespace(to=lambda device: advantages[:, 0])  # for its log
     worker = object.__new__(getattr(theirs, name))
     worker._pg_config_cache, worker._pg_variant_logged, worker.logger = {"pg_variant": "ppo"}, True, None
-    config = {"enable_old_logprobs_recompute": True, "importance_sampling": "token", "loss_agg_mode": "token-mean"}
-    config |= dict.fromkeys(("difficulty_loss_weight", "length_loss_weight", "use_kl_loss"), False)
-    config |= {"use_pg_clip_range": True, "pg_clip": 0.2, "pg_clip_low": 0.2, "pg_clip_high": 0.28}
-    config |= {"dual_clip_loss": True, "rl_loss_coef": 1.0, "entropy_loss_coef": 0.0, "ratio_type": "token"}
+    config = (
+        {"enable_old_logprobs_recompute": True, "importance_sampling": "token", "loss_agg_mode": "token-mean"}
+        | dict.fromkeys(("difficulty_loss_weight", "length_loss_weight", "use_kl_loss"), False)
+        | {
+            "use_pg_clip_range": True,
+            "pg_clip": 0.2,
+            "pg_clip_low": 0.2,
+            "pg_clip_high": 0.28,
+            "dual_clip_loss": True,
+            "rl_loss_coef": 1.0,
+            "entropy_loss_coef": 0.0,
+            "ratio_type": "token",
+        }
+    )
     no_weight = SimpleNamespace(is_weight=SimpleNamespace(enabled=False))
     worker.pipeline_config = SimpleNamespace(**config, train_infer_correction=no_weight)
     worker.strategy = SimpleNamespace(
         op_compute_log_probs=lambda logits, **named: logits,
         op_compute_entropy=lambda logits, **named: torch.zeros_like(logits),
     )
-    rows = {"old_log_probs": old, "ref_log_probs": old, "advantages": advantages * mask, "input_ids": None}
-    rows |= {"response_mask": torch.nn.functional.pad(mask, (1, 0)), "train_infer_is_weight": None}
+    rows = {
+        "old_log_probs": old,
+        "ref_log_probs": old,
+        "advantages": advantages * mask,
+        "input_ids": None,
+        "response_mask": torch.nn.functional.pad(mask, (1, 0)),
+        "train_infer_is_weight": None,
+    }
     counts = {"batch_num_tokens": {"response_mask": mask.sum()}, "global_valid_samples": {"response_mask": len(old)}}
     return lambda x: worker.loss_func(SimpleNamespace(batch=rows, meta_info=counts, non_tensor_batch={}), x)[0]
 
@@ -317,9 +348,16 @@ def swift(module, tensors):
     trainer = object.__new__(factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo")))
     off = "compute_entropy overlong_filter log_rollout_offpolicy_metrics disable_rollout_importance_sampling"
     off += " rollout_importance_sampling_mode _has_teacher off_policy_sequence_mask_delta chord_sft_iterator"
-    settings = dict.fromkeys(off.split()) | {"loss_type": "bnpo", "importance_sampling_level": "token"}
-    settings |= {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.0, "sdar_loss_coef": 0.0}
-    settings |= {"args": SimpleNamespace(delta=None), "accelerator": SimpleNamespace(gather_for_metrics=lambda x: x)}
+    settings = dict.fromkeys(off.split()) | {
+        "loss_type": "bnpo",
+        "importance_sampling_level": "token",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.28,
+        "beta": 0.0,
+        "sdar_loss_coef": 0.0,
+        "args": SimpleNamespace(delta=None),
+        "accelerator": SimpleNamespace(gather_for_metrics=lambda x: x),
+    }
     vars(trainer).update(settings, model=torch.nn.Identity())
     rows = SimpleNamespace(completion_mask=mask, old_per_token_logps=old, advantages=advantages)
     rows.truncated_mask = rows.rollout_per_token_logps = rows.teacher_per_token_logps = None
@@ -363,11 +401,21 @@ def sdpo(module, tensors):
     """Its log-probabilities are put in as logits."""
     _, old, advantages, mask = tensors
     trainer = object.__new__(getattr(sys.modules["bandpo_recipe"], "BandPOTrainer", module.SDPOTrainer))
-    settings = {"epsilon_low": 0.2, "epsilon_high": 0.28, "importance_sampling_level": "token", "loss_type": "dapo"}
-    settings |= {"accelerator": SimpleNamespace(gather=lambda x: x), "_metrics": defaultdict(lambda: defaultdict(list))}
+    settings = {
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.28,
+        "importance_sampling_level": "token",
+        "loss_type": "dapo",
+        "accelerator": SimpleNamespace(gather=lambda x: x),
+        "_metrics": defaultdict(lambda: defaultdict(list)),
+    }
     vars(trainer).update(settings, model=torch.nn.Identity())
-    rows = {"completion_ids": None, "completion_mask": mask.to(old.dtype)}
-    rows |= {"old_per_token_logps": old, "advantages": advantages}
+    rows = {
+        "completion_ids": None,
+        "completion_mask": mask.to(old.dtype),
+        "old_per_token_logps": old,
+        "advantages": advantages,
+    }
     return lambda x: trainer._compute_policy_loss(rows, x)
 
 
@@ -554,8 +602,12 @@ def datums(tensors, make=SimpleNamespace, to_input=lambda x: SimpleNamespace(to_
     data = []
     for _, old, advantages, mask in zip(*tensors, strict=True):
         n = max(1, int(mask.nonzero().max()) + 1) if mask.any() else 1
-        rows = {"target_tokens": torch.zeros(n, dtype=torch.long), "logprobs": old[:n]}
-        rows |= {"advantages": advantages[:n], "mask": mask[:n].to(old.dtype)}
+        rows = {
+            "target_tokens": torch.zeros(n, dtype=torch.long),
+            "logprobs": old[:n],
+            "advantages": advantages[:n],
+            "mask": mask[:n].to(old.dtype),
+        }
         data.append(make({name: to_input(x) for name, x in rows.items() if name not in drop}))
     return data
 
@@ -681,9 +733,17 @@ def rllm(kind, host, region, tensors, params=None, rollout=None):
         values = []
         rows = zip(x, old, advantages, mask, strict=True) if kind == "each" else [(x, old, advantages, mask)]
         for new, before, its, inside in rows:
-            context = {"logp_curr": new, "logp_old": before, "advantages": its, "action_mask": inside}
-            context |= {"params": {"eps_clip": 0.2, "eps_clip_high": None, "kl_beta": 0.0} | params, "backend": "verl"}
-            context |= {"obs_mask": torch.zeros_like(inside), "logp_ref": None, "logp_rollout": rollout}
+            context = {
+                "logp_curr": new,
+                "logp_old": before,
+                "advantages": its,
+                "action_mask": inside,
+                "params": {"eps_clip": 0.2, "eps_clip_high": None, "kl_beta": 0.0} | params,
+                "backend": "verl",
+                "obs_mask": torch.zeros_like(inside),
+                "logp_ref": None,
+                "logp_rollout": rollout,
+            }
             context["aggregate"] = lambda values, mask, mode=None: (values * mask).sum()
             value, numbers = losses[page["loss_fn"]](SimpleNamespace(**context))
             values.append(value)
@@ -699,8 +759,15 @@ def rllm(kind, host, region, tensors, params=None, rollout=None):
 # `grpo_compute_loss`, uncompiled, over a model that only has logits
 
 
-UNSLOTH = {"loss_type": "bnpo", "epsilon": 0.2, "epsilon_high": None, "generation_kwargs": None, "temperature": 1.0}
-UNSLOTH |= {"importance_sampling_level": "token", "delta": None}
+UNSLOTH = {
+    "loss_type": "bnpo",
+    "epsilon": 0.2,
+    "epsilon_high": None,
+    "generation_kwargs": None,
+    "temperature": 1.0,
+    "importance_sampling_level": "token",
+    "delta": None,
+}
 
 
 def unsloth_modules(patch):
@@ -771,8 +838,14 @@ def unsloth(loss_type, host, region, tensors):
     left = has_left_padding(mask)
     accelerator = SimpleNamespace(num_processes=1, scaler=None, gather=lambda x: x[None])
     accelerator.unwrap_model = lambda model, **named: model
-    args = UNSLOTH | {"loss_type": loss_type, "max_completion_length": 20, "unsloth_num_chunks": -1}
-    args |= {"unsloth_grpo_mini_batch": 4, "unsloth_logit_chunk_multiplier": 2, "steps_per_generation": None}
+    args = UNSLOTH | {
+        "loss_type": loss_type,
+        "max_completion_length": 20,
+        "unsloth_num_chunks": -1,
+        "unsloth_grpo_mini_batch": 4,
+        "unsloth_logit_chunk_multiplier": 2,
+        "steps_per_generation": None,
+    }
 
     class Theirs:
         compute_loss = host.modules[1]
@@ -788,9 +861,15 @@ def unsloth(loss_type, host, region, tensors):
 
     trainer = Theirs() if region is None else type("Ours", (_Bounded, Theirs), {})(trust_region=region)
     prompts = torch.where(left[:, None], torch.tensor([[2, 0]]), torch.tensor([[0, 0]]))
-    inputs = {"prompt_ids": prompts, "prompt_mask": (prompts != 2).long(), "completion_mask": mask.long()}
-    inputs |= {"completion_ids": torch.where(mask, 0, 2), "advantages": advantages[:, 0].float()}
-    inputs |= {"old_per_token_logps": wide(old, left).float(), "max_left_pad": 1}
+    inputs = {
+        "prompt_ids": prompts,
+        "prompt_mask": (prompts != 2).long(),
+        "completion_mask": mask.long(),
+        "completion_ids": torch.where(mask, 0, 2),
+        "advantages": advantages[:, 0].float(),
+        "old_per_token_logps": wide(old, left).float(),
+        "max_left_pad": 1,
+    }
 
     def loss(logits):
         trainer.model = Logits(logits)
@@ -910,8 +989,10 @@ def rows(mask):
 
 
 _SEQUENCE = {"aggregation": "seq-mean-token-mean", "normalizer": rows}
-_HIDDEN = {"leaf": hidden_states, "logps": lambda x: x.double().log_softmax(-1)[..., 0], "dtypes": FLOAT32}
-_HIDDEN |= {
+_HIDDEN = {
+    "leaf": hidden_states,
+    "logps": lambda x: x.double().log_softmax(-1)[..., 0],
+    "dtypes": FLOAT32,
     "rtol": 1e-4,
     "sure": lambda logps: (logps < -(2**-23))[..., None],
     "ratios": MODERATE,

@@ -36,8 +36,14 @@ def run(tmp_path, monkeypatch):
         else:
             trainer = build(BandPOTrainer, full(tmp_path, **changes), rule)
         trainer.current_gradient_accumulation_steps, zeros = 1, torch.zeros_like(mask, dtype=torch.long)
-        inputs = {"prompt_ids": zeros[:, :2], "prompt_mask": zeros[:, :2] + 1, "completion_ids": zeros}
-        inputs |= {"completion_mask": mask.long(), "old_per_token_logps": old, "advantages": advantages[:, 0]}
+        inputs = {
+            "prompt_ids": zeros[:, :2],
+            "prompt_mask": zeros[:, :2] + 1,
+            "completion_ids": zeros,
+            "completion_mask": mask.long(),
+            "old_per_token_logps": old,
+            "advantages": advantages[:, 0],
+        }
         inputs["num_items_in_batch"] = 4 * mask.sum()
 
         def loss(x):

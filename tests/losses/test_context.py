@@ -51,8 +51,15 @@ def shown(*tensors, extra=None):
 def test_a_rule_is_shown_the_mask_the_advantages_and_what_the_loss_is_given():
     new, old, advantages, mask = batch()
     tokens, responses = torch.rand(3, 4), torch.rand(3)
-    extra = {"entropies": tokens, "step": 7, "group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_()}
-    extra |= {"far": tokens + 2, "age": 3, "scale": torch.tensor(2.0)}
+    extra = {
+        "entropies": tokens,
+        "step": 7,
+        "group": torch.tensor([0, 1, 2]),
+        "rate": responses.requires_grad_(),
+        "far": tokens + 2,
+        "age": 3,
+        "scale": torch.tensor(2.0),
+    }
     old_logps, context = shown(new.requires_grad_(), torch.where(mask, old, math.nan), advantages, mask, extra=extra)
     assert old_logps.isfinite().all()  # a rule may take means over the batch
     assert torch.equal(old_logps[mask], old[mask])

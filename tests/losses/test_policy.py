@@ -412,9 +412,13 @@ NOT_FINITE = {
 def test_numbers_that_are_not_finite_are_refused_and_counted(name, bad, message, level):
     """In padding they may stand, and in a response without a token."""
     mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]])
-    given = {each: -torch.ones(4, 4) for each in ("logps", "old_logps", "ref_logps")}
-    given |= {"advantages": torch.ones(4), "rollout_is_weights": torch.ones(4, 4), "response_mask": mask}
-    given |= {"objective": Objective(beta=0.1), "metrics": level}
+    given = {each: -torch.ones(4, 4) for each in ("logps", "old_logps", "ref_logps")} | {
+        "advantages": torch.ones(4),
+        "rollout_is_weights": torch.ones(4, 4),
+        "response_mask": mask,
+        "objective": Objective(beta=0.1),
+        "metrics": level,
+    }
     given[name][1] = bad
     if name != "advantages":
         given[name][0, 3] = bad
