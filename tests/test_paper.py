@@ -4,8 +4,6 @@ Where a statement is false as it is written, a test shows it by numbers and anot
 docs/paper.md lists both, with proofs.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -154,8 +152,7 @@ def test_eq_theoretical_variation_range_set(log_p, region):
     log_p = torch.tensor(log_p, dtype=F64)
     p = log_p.clamp(max=0).exp()
     free = Clip(1.0, math.inf).bounds(log_p).variation(log_p)
-    torch.testing.assert_close(free.low, -p)
-    torch.testing.assert_close(free.high, -torch.expm1(log_p.clamp(max=0)))
+    torch.testing.assert_close((free.low, free.high), (-p, -torch.expm1(log_p.clamp(max=0))))
     variation = region.bounds(log_p).variation(log_p)
     assert -p <= variation.low <= 0 <= variation.high <= -torch.expm1(log_p.clamp(max=0))
 
@@ -689,8 +686,7 @@ def test_kl_is_not_the_widest_band_at_equal_delta():
     assert ratios(0.999, "kl", 0.1)[0] > ratios(0.999, "tv", 0.1)[0]
     for p in (0.3, 0.5, 0.9):
         kl, chi2, wider = (ratios(p, *d)[1] - 1 for d in (("kl", 1e-6), ("chi2", 2e-6), ("chi2", 1e-6)))
-        assert kl == pytest.approx(chi2, rel=2e-3)
-        assert kl == pytest.approx(math.sqrt(2) * wider, rel=2e-3)
+        assert [kl, kl] == pytest.approx([chi2, math.sqrt(2) * wider], rel=2e-3)
 
 
 def test_the_band_is_necessary_but_not_sufficient_for_the_trust_region():
@@ -827,8 +823,7 @@ def test_sec_analysis_tail():
         (band.log_high < clip.log_high, relaxed.log_high == clip.log_high, above),
         (band.log_low > clip.log_low, relaxed.log_low == clip.log_low, below),
     ):
-        assert torch.equal(stricter, log_p > math.log(p))
-        assert torch.equal(same, stricter)
+        assert all(map(torch.equal, (stricter, same), (log_p > math.log(p), stricter)))
 
 
 def test_sec_analysis_tail_in_the_public_logs():
@@ -918,8 +913,7 @@ def test_tab_main_results_claims():
         return [round(rows["band"][i] - rows[over][i], 2) for rows in MAIN_RESULTS.values() for i in columns]
 
     mean, passed = (0, 2, 4), (1, 3, 5)
-    assert min(gains("grpo", (6,))) == 2.40
-    assert min(gains("grpo", mean)) == 1.25
+    assert (min(gains("grpo", (6,))), min(gains("grpo", mean))) == (2.40, 1.25)
     assert sum(gain >= 2 for gain in gains("grpo", mean)) == 7
     behind = {over: sum(gain < 0 for gain in gains(over, passed)) for over in ("grpo", "clip-higher", "relaxed")}
     assert behind == {"grpo": 1, "clip-higher": 2, "relaxed": 2}

@@ -117,8 +117,7 @@ def test_a_number_that_moves_in_training_is_no_rule_here(node, named):
 
 def test_a_method_of_the_sampler_arrives_where_the_anchor_is_the_sampler():
     options = actor(*OURS, f"+{LOSS}.trust_region=dis", f"+{LOSS}.anchor=sampler").policy_loss
-    assert options.objective.surrogate == "mask_two_sided"
-    assert options.of_batch == {"anchor"}
+    assert (options.objective.surrogate, options.of_batch) == ("mask_two_sided", {"anchor"})
     assert actor(*OURS, BAND).policy_loss.of_batch == frozenset()
 
 

@@ -157,8 +157,7 @@ def test_gpg_is_verls(mode, weighted):
     loss, gradient, _ = run("gpg", actor(PolicyLossConfig(), GLOBAL), tensors, mode, weights)
     ours = actor(BandPOLossConfig(loss_mode="bandpo", trust_region={"type": "method", "name": "gpg"}), GLOBAL)
     our_loss, our_gradient, _ = run("bandpo", ours, tensors, mode, weights)
-    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=0)
-    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close((our_gradient, our_loss), (gradient, loss), rtol=1e-12, atol=0)
 
 
 def in_a_loop(tensors, objective, **more):
@@ -322,8 +321,7 @@ def test_half_precision_warns_once_with_what_helps_in_this_release_and_is_a_metr
         runs = [run("bandpo", bandpo_actor(bandpo.Band()), half) for _ in range(3)]
     assert len(warned) == 1
     for _, gradient, logged in runs:
-        assert logged["actor/bandpo/half_precision"] == 1
-        assert gradient.dtype == torch.bfloat16
+        assert (logged["actor/bandpo/half_precision"], gradient.dtype) == (1, torch.bfloat16)
     _, _, logged = run("bandpo", bandpo_actor(bandpo.Band()), tensors)
     assert logged["actor/bandpo/half_precision"] == 0
 

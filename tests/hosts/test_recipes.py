@@ -94,8 +94,7 @@ def test_every_place_where_a_trainer_builds_or_clamps_its_loss_was_there_when_it
 
 
 def test_each_recipe_is_ten_lines_at_most_with_a_rule_to_replace():
-    assert {*RECIPES} == {*(key.split()[0] for key in OF_THE_PAGE), "oumi"}
-    assert {*PLACES} == RECIPES.keys() - {"sdpo"}
+    assert ({*RECIPES}, {*PLACES}) == ({*(key.split()[0] for key in OF_THE_PAGE), "oumi"}, RECIPES.keys() - {"sdpo"})
     for name, recipe in RECIPES.items():
         assert recipe.text.replace(RULE.removeprefix("bandpo."), "").count('"kl"') == 0
         assert recipe.text.count(RULE.removeprefix("bandpo.")) == 1, name

@@ -37,10 +37,8 @@ def test_the_epsilons_are_the_bounds_of_each_token_for_one_loss():
     for advantages in (torch.ones(2), torch.ones(2, 1), torch.ones(2, 2)):
         low, high, count = trainer.compute_loss(None, {"old_per_token_logps": old, "advantages": advantages}, 7)
         bounds = bandpo.Band("kl", 0.05).bounds(old)
-        assert torch.equal(low, bounds.eps_low)
-        assert torch.equal(high, bounds.eps_high)
-        assert count == 7
-        assert (trainer.epsilon_low, trainer.epsilon_high) == (0.2, 0.28)
+        assert all(map(torch.equal, (low, high), (bounds.eps_low, bounds.eps_high)))
+        assert (count, (trainer.epsilon_low, trainer.epsilon_high)) == (7, (0.2, 0.28))
     assert trainer.compute_loss(None, {"advantages": torch.ones(2)}) == (0.2, 0.28, None)  # on policy
     with pytest.raises(ArithmeticError):
         trainer.compute_loss("broken", {"old_per_token_logps": old, "advantages": torch.ones(2)})

@@ -74,12 +74,10 @@ def test_a_node_imports_its_rule_and_the_rule_writes_that_node(module):
     node = {"type": f"{module}:Evened", "factor": 2.0}
     region = trust_region(yaml.safe_load(yaml.safe_dump(node)))
     assert type(region) is sys.modules[module].Evened
-    assert region.factor == 2.0
-    assert region.to_config() == node
+    assert (region.factor, region.to_config()) == (2.0, node)
     assert trust_region({"type": f"evened_{module}", "factor": 2.0}) == region  # the short name, from now on
     inside = Objective(Capped(region, 1.5), surrogate="mask")
-    assert inside.to_config()["trust_region"]["region"] == node
-    assert objective(inside.to_config()) == inside
+    assert (inside.to_config()["trust_region"]["region"], objective(inside.to_config())) == (node, inside)
     check_trust_region(region)
 
 
@@ -199,8 +197,7 @@ def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for text in ('{type: "evilmod:X"}', '{"type": "evilmod:X"}', "{type: capped, region: {type: evilmod:X}}"):
-        assert own_type(text) == "evilmod:X"
-        assert own_type({"trust_region": text}) == "evilmod:X"
+        assert (own_type(text), own_type({"trust_region": text})) == ("evilmod:X", "evilmod:X")
     assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
     for code in (
         'trust_region({"type": "evilmod:X"})',

@@ -35,8 +35,7 @@ def band(folder, **changes):
 
 def test_every_row_is_written_without_a_checkpoint_and_the_commands_read_it(tmp_path, capsys):
     trainer, rows = band(tmp_path, max_steps=8, logging_steps=3), rows_in(tmp_path)
-    assert [{**row, "max_steps": 8} for row in trainer.state.log_history] == rows
-    assert steps_in(tmp_path) == [3, 6, 8]
+    assert ([{**row, "max_steps": 8} for row in trainer.state.log_history], steps_in(tmp_path)) == (rows, [3, 6, 8])
     assert {"loss", "reward", "bandpo/tokens", "bandpo/clip/high_fraction"} <= rows[0].keys()
     assert rows[2].keys() >= {"train_runtime", "bandpo/tokens"}  # what came after the last row
     log = read(logs_at(tmp_path)[tmp_path])
@@ -65,8 +64,7 @@ def test_a_new_run_in_the_same_folder_keeps_the_rows_before_and_replaces_the_tok
     before, tokens = (tmp_path / "metrics.jsonl").read_bytes(), tmp_path / "tokens"
     shutil.copy(tokens / "tokens-0.jsonl", tokens / "tokens-1.jsonl")  # of a second process
     trainer = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), Clip(0.2, 0.2))
-    assert (tmp_path / "metrics-before.jsonl").read_bytes() == before
-    assert steps_in(tmp_path) == [1, 2, 2]
+    assert ((tmp_path / "metrics-before.jsonl").read_bytes(), steps_in(tmp_path)) == (before, [1, 2, 2])
     assert [path.name for path in tokens.iterdir()] == ["tokens-0.jsonl"]
     lines = (tokens / "tokens-0.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} == {0, 1}

@@ -123,21 +123,6 @@ def test_sapo_is_trls(tmp_path, more):
 
 
 @needs('"vespo"')
-def test_vespo_has_the_gradient_of_trls():
-    """Its weights by TRL's function. TRL divides by the tokens of the batch, and its value is another one."""
-    torch.manual_seed(0)
-    old = -torch.rand(12, 5, dtype=torch.float64)
-    logps = (old + 0.3 * torch.randn(12, 5)).clamp(max=0).requires_grad_()
-    advantages, mask = torch.randn(12, dtype=torch.float64), torch.arange(5) < torch.randint(1, 6, (12, 1))
-    weights = GRPOTrainer.get_gamma_weights(advantages[:, None], (logps - old).detach(), mask, None)
-    loss = -(weights * advantages[:, None] * logps * mask).sum() / mask.sum()
-    ours, _ = bandpo.policy_loss(logps, old, advantages, mask, "vespo", normalizer=mask.sum())
-    expected, found = (torch.autograd.grad(x, logps)[0] for x in (loss, ours))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
-    assert weights.std() > 0.1
-
-
-@needs('"vespo"')
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_vespo_has_the_gradient_of_trls_under_every_average(tmp_path, loss_type):
     """TRL itself averages it as dapo does. For the others, its own lines with VESPO's terms in the place of theirs."""
@@ -197,6 +182,7 @@ def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_pa
         torch.testing.assert_close(slope, gradient, rtol=1e-6, atol=1e-9)
     (row, *_), expected = trainer.state.log_history, measured(trainer)
     assert {key: row[key] for key in expected} == pytest.approx(expected, rel=1e-6)
+    assert not any(math.isnan(x) for x in row.values())
     assert row["bandpo/log_ratio/saturated_fraction" if name == "cut" else "bandpo/clip/count"] > 0
     assert not [key for key in row if key.startswith("clip_ratio/")]  # TRL's own, of a ratio that is not there
 
@@ -211,8 +197,7 @@ def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
     args = full(tmp_path, max_steps=8, logging_steps=8, trust_region=node, **evaluated)
     trainer = build(BandPOTrainer, args, eval_dataset=tiny.rows(4))
     trainer.train()
-    assert trainer.objective == objective
-    assert trainer.trust_region == objective.trust_region
+    assert (trainer.objective, trainer.trust_region) == (objective, objective.trust_region)
     assert trainer.args.trust_region == json.loads(args.to_json_string())["trust_region"] == objective.to_config()
     assert trainer.args.delta is None
     assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())

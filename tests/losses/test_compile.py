@@ -1,7 +1,5 @@
 """torch.compile: one graph, the numbers of eager mode, and no new graph for a new radius."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

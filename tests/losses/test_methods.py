@@ -1,8 +1,6 @@
 """Each method against its formula, written here without our rules and surrogates: values by plain torch, gradients by
 autograd, in float64; and what trainers, pages and commands make of methods."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Every logged number against a plain loop over the tokens, and the sums that make them mergeable."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

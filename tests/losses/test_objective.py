@@ -1,7 +1,5 @@
 """The objective as one value: its node, what contradicts itself, and what trainers do not take of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -85,8 +83,7 @@ def test_the_yaml_that_people_write():
     dual_clip: 3
     """
     expected = Objective(Clip(0.2, 0.28), surrogate=(Preserve(0.5, 1.0), "clip"), dual_clip=3.0)
-    assert objective(yaml.safe_load(text)) == expected
-    assert objective({"type": "objective"}) == Objective()
+    assert (objective(yaml.safe_load(text)), objective({"type": "objective"})) == (expected, Objective())
     assert objective({"type": "objective", "beta": "1e-3"}).beta == 1e-3  # a string in PyYAML
     # The node of a bare region, and the region, are the paper's objective with it.
     for region in IN_YAML:

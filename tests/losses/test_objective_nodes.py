@@ -1,7 +1,5 @@
 """What may stand for an objective: names, nodes and short words; and what is said of anything else."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

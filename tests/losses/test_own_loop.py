@@ -1,7 +1,5 @@
 """The lines of docs/own_loop.md for papers without a name in the index, against their formulas, written here anew."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed rows are laid out as the padded batch: tokens, order and gradients; what is not a packed row is refused."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

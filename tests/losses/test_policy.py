@@ -1,11 +1,7 @@
 """The loss against textbook formulas written out in loops, and at every input that it must survive."""
 
-from __future__ import annotations
-
 import itertools
 import math
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, get_args
@@ -112,42 +108,6 @@ def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
     assert metrics.compute() == pytest.approx(all_metrics.compute(), rel=1e-12, nan_ok=True)
 
 
-def one_of_two_ranks(rank: int, folder: str) -> None:
-    """Two ranks with 5 and 3 of the 8 responses; what rank 0 has in the end is written to a file."""
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = (Path(folder) / "store").as_uri()
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    whole = batch(8, 6)
-    part = part_of(whole, slice(0, 5) if rank == 0 else slice(5, 8))
-    counts = torch.tensor(list(denominators(part["response_mask"]).values()))
-    torch.distributed.all_reduce(counts)
-    saved = {}
-    for aggregation, normalizer in zip(denominators(part["response_mask"]), counts, strict=True):
-        loss, metrics = policy_loss(**part, objective=Objective(aggregation=aggregation), normalizer=normalizer)
-        (gradient,) = torch.autograd.grad(loss, part["logps"])
-        everyone = torch.zeros(8, 6, dtype=F64)
-        everyone[slice(0, 5) if rank == 0 else slice(5, 8)] = gradient
-        torch.distributed.all_reduce(everyone)
-        saved[aggregation] = everyone
-    saved["metrics"] = metrics.all_reduce().compute()
-    if rank == 0:
-        torch.save(saved, Path(folder) / "result.pt")
-    os._exit(0)  # destroy_process_group has no limit of time, and hung in a process that had finished
-
-
-@pytest.mark.slow
-def test_two_ranks_add_up_to_the_batch(tmp_path):
-    torch.multiprocessing.spawn(one_of_two_ranks, (str(tmp_path),), nprocs=2)
-    result = torch.load(tmp_path / "result.pt")
-    whole = batch(8, 6)
-    for aggregation in AGGREGATIONS:
-        _, gradient = value_and_gradient(whole, aggregation=aggregation)
-        torch.testing.assert_close(result[aggregation], gradient, rtol=1e-6, atol=0)
-    _, metrics = policy_loss(**whole, objective=Band())
-    assert result["metrics"] == pytest.approx(metrics.compute(), rel=1e-12, nan_ok=True)
-
-
 @dataclass(frozen=True)
 class OneForAll(Region):
     """A rule whose bounds have no shape of their own."""
@@ -162,8 +122,7 @@ class OneForAll(Region):
 def test_bounds_may_broadcast(columns):
     old = torch.full((3, columns), -1.0)
     loss, metrics = policy_loss(old + 0.3, old, torch.ones(3), torch.ones(3, columns), OneForAll())
-    assert loss.item() == pytest.approx(-math.exp(0.2), rel=1e-4)
-    assert metrics.compute()["clip/fraction"] == 1
+    assert (loss.item(), metrics.compute()["clip/fraction"]) == (pytest.approx(-math.exp(0.2), rel=1e-4), 1)
 
 
 def test_an_empty_micro_batch_gives_zero_with_a_normalizer_and_an_error_without():
@@ -235,9 +194,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert [Path(each.filename).name for each in warned] == [Path(__file__).name]  # where policy_loss is called
     value_and_gradient(half)  # a second warning would be an error
     expected, expected_gradient = value_and_gradient(full)
-    assert value.dtype == torch.float32
-    assert value == expected
-    assert gradient.dtype == dtype
+    assert (value.dtype, value, gradient.dtype) == (torch.float32, expected, dtype)
     assert torch.equal(gradient, expected_gradient.to(dtype))
     entropies = torch.full((5, 7), 0.1, dtype=dtype)
     _, metrics = policy_loss(**half, objective=Band(), extra={"entropies": entropies})
@@ -304,8 +261,7 @@ def test_kl_penalties_are_their_formulas(kind, formula):
     expected = [formula(d) for d in (-0.5, 1.0, 0.0, -79.9, 3.0)]
     assert kl_penalty(logps, ref_logps, kind).tolist() == pytest.approx(expected, rel=1e-12)
     half = kl_penalty(logps.half(), ref_logps.half(), kind)  # exact inputs but one, computed in float32
-    assert half.dtype == torch.float32
-    assert half[:3].tolist() == pytest.approx(expected[:3], rel=1e-6)
+    assert (half.dtype, half[:3].tolist()) == (torch.float32, pytest.approx(expected[:3], rel=1e-6))
 
 
 def test_what_is_cut_from_a_penalty_has_no_gradient():

@@ -1,7 +1,5 @@
 """Rules made of two rules: the laws that unions and intersections have, and that what they make is a rule again."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The rules: one contract for all of them, their formulas, and the way to YAML and back."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -357,8 +355,7 @@ def test_ripo_is_the_chi2_band_of_a_radius_that_forgets_one_minus_p():
     log_p = torch.tensor([1e-4, 0.01, 0.1, 0.3], dtype=torch.float64).log()
     chi2 = band_bounds(log_p, "chi2", 0.05 / (1 - log_p.exp()))
     ripo = RIPO(0.05).bounds(log_p)
-    torch.testing.assert_close(ripo.log_low, chi2.log_low, rtol=1e-10, atol=0)
-    torch.testing.assert_close(ripo.log_high, chi2.log_high, rtol=1e-10, atol=0)
+    torch.testing.assert_close((ripo.log_low, ripo.log_high), (chi2.log_low, chi2.log_high), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
