@@ -8,24 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hosts import trainers
-from hosts.trainers import CLIP, MODERATE, hidden_states
+from hosts.trainers import CLIP, MODERATE, hidden_states, names_of, of_skyrl
 from made import BANDS, DECADES, around, assert_near, batch, executed, gradient, policy_loss
 
 import bandpo
 
 OURS_OF = "bandpo.integrations"
 of = partial(pytest.mark.parametrize, "trainer", indirect=True)
-
-
-def names_of(module, *names):
-    """Import names where a test asks for them: not every trainer is installed."""
-    return [getattr(importlib.import_module(module), name) for name in names]
-
-
-def of_skyrl():
-    (registry,) = names_of("skyrl.backends.skyrl_train.utils.ppo_utils", "PolicyLossRegistry")
-    (config,) = names_of("skyrl.train.config", "AlgorithmConfig")
-    return registry, config, *names_of(f"{OURS_OF}.skyrl", "register_bandpo_loss")
 
 
 # ---- arguments that are refused

@@ -164,19 +164,19 @@ def xtuner(host, region, tensors):
     if region is not None:
         config = executed("xtuner")["policy_loss_cfg"]
         config["trust_region"] = node(region, config)
-    loss = importlib.import_module("xtuner.v1.rl.loss.loss_fn").get_policy_loss_fn(config["loss_type"])
-    return lambda x: loss(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
+    (made,) = names_of("xtuner.v1.rl.loss.loss_fn", "get_policy_loss_fn")
+    return lambda x: made(config["loss_type"])(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
 
 
 def trinity(host, region, tensors):
     _, old, advantages, mask = tensors
-    registry = importlib.import_module("trinity.utils.registry").Registry("policy_loss_fn")
+    (registry,) = names_of("trinity.utils.registry", "Registry")
+    name = "bandpo.integrations.trinity.BandPOLoss"
+    named = {"trust_region": region and region.to_config()}
     if region is None:
         name = "trinity.algorithm.policy_loss_fn.ppo_policy_loss.PPOPolicyLossFn"
-        loss = registry.get(name)(backend="verl", clip_range_low=0.2, clip_range_high=0.28)
-    else:
-        name = "bandpo.integrations.trinity.BandPOLoss"
-        loss = registry.get(name)(backend="verl", trust_region=region.to_config())
+        named = {"clip_range_low": 0.2, "clip_range_high": 0.28}
+    loss = registry("policy_loss_fn").get(name)(backend="verl", **named)
     assert set(loss.select_keys) == {"old_log_probs", "response_mask", "advantages"}
     return lambda x: loss(logprob=x, old_log_probs=old, response_mask=mask, advantages=advantages)[0]
 
@@ -201,6 +201,11 @@ def rlinf(host, region, tensors):
     return lambda x: registry.policy_loss(logprobs=x, **named)[0]
 
 
+def names_of(module, *names):
+    """Import names where a case asks for them: not every trainer is installed."""
+    return [getattr(importlib.import_module(module), name) for name in names]
+
+
 def flags(host):
     """Return what the flags of our page set."""
     words = lines(host).split()
@@ -211,11 +216,21 @@ def megatron(name, loss, region, tensors):
     """slime and miles: one sample a row, one list of tensors a field."""
     _, old, advantages, mask = tensors
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss", "dump_details")
-    args = Namespace(**dict.fromkeys(off), eps_clip=0.2, eps_clip_high=0.28, eps_clip_c=3.0, advantage_estimator="grpo")
-    args.calculate_per_token_loss, args.entropy_coef, args.skip_actor_forward_only = True, 0.0, False
-    args.rollout_top_p = 1.0
-    args.custom_pg_loss_reducer_function_path, args.qkv_format, args.observe_training_entropy = None, "thd", False
-    args.trust_region = region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(name))[1]))
+    args = Namespace(
+        **dict.fromkeys(off),
+        eps_clip=0.2,
+        eps_clip_high=0.28,
+        eps_clip_c=3.0,
+        advantage_estimator="grpo",
+        calculate_per_token_loss=True,
+        entropy_coef=0.0,
+        skip_actor_forward_only=False,
+        rollout_top_p=1.0,
+        custom_pg_loss_reducer_function_path=None,
+        qkv_format="thd",
+        observe_training_entropy=False,
+        trust_region=region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(name))[1])),
+    )
     lengths = [old.shape[1]] * len(old)
     rows = {
         "advantages": list(advantages),
@@ -235,9 +250,12 @@ def megatron(name, loss, region, tensors):
 def slime(host, region, tensors):
     losses = importlib.import_module("slime.backends.megatron_utils.loss")
     host.patch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: (None, logits))
-    own = losses.policy_loss_function
-    loss = own if region is None else losses.load_function(flags("slime").custom_loss_function_path)
-    return megatron("slime", loss, region, tensors)
+    own = (
+        losses.policy_loss_function
+        if region is None
+        else losses.load_function(flags("slime").custom_loss_function_path)
+    )
+    return megatron("slime", own, region, tensors)
 
 
 def miles(host, region, tensors):
@@ -254,12 +272,11 @@ def torchtitan(host, region, tensors):
     dapo = importlib.import_module("torchtitan.experiments.rl.losses.dapo")
     no_entropy = lambda logits, labels, **named: (logits, torch.zeros_like(logits))  # noqa: E731
     host.patch.setattr(dapo, "compute_logprobs", no_entropy)
-    if region is None:
-        config = dapo.DAPOLoss.Config(ratio_clip_low=0.2, ratio_clip_high=0.28)
-    else:
-        config = importlib.import_module("bandpo.integrations.torchtitan").BandPOLoss.Config(trust_region=region)
-    loss, named = config.build(), {"generator_logprobs": old, "advantages": advantages, "loss_mask": mask}
-    return lambda x: loss(x.flatten(), None, mask.sum().item(), **named)[0]
+    kind, settings = dapo.DAPOLoss, {"ratio_clip_low": 0.2, "ratio_clip_high": 0.28}
+    if region is not None:
+        (kind,), settings = names_of("bandpo.integrations.torchtitan", "BandPOLoss"), {"trust_region": region}
+    named = {"generator_logprobs": old, "advantages": advantages, "loss_mask": mask}
+    return lambda x: kind.Config(**settings).build()(x.flatten(), None, mask.sum().item(), **named)[0]
 
 
 # ---- trainers that are changed by the lines of docs/recipes.md, of what these make
@@ -485,11 +502,11 @@ class Policy:
 
 
 def torchrl(aggregation, host, region, tensors, calls=1):
-    from tensordict import TensorDict
-    from torchrl.objectives.llm import GRPOLoss
-
-    from bandpo.integrations.torchrl import BandPOLoss
-
+    (TensorDict,) = names_of("tensordict", "TensorDict")
+    (GRPOLoss,), (BandPOLoss,) = (
+        names_of("torchrl.objectives.llm", "GRPOLoss"),
+        names_of("bandpo.integrations.torchrl", "BandPOLoss"),
+    )
     _, old, advantages, mask = tensors
     fields = {("tokens", "full"): torch.zeros(mask.shape, dtype=torch.long), ("log_probs", "full"): old}
     sequences = TensorDict(fields | {"advantage": advantages[..., None]}, batch_size=[len(mask)])
@@ -527,16 +544,12 @@ def liger_settings(loss_type):
 
 def liger(loss_type, host, region, tensors, on_policy=False, module=None, **named):
     """From hidden states, in one chunk, as ours needs."""
-    from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
-
-    from bandpo.integrations.liger import BandPOLoss
-
     _, old, advantages, mask = tensors
-    settings = liger_settings(loss_type)
+    settings, (ours,) = liger_settings(loss_type), names_of("bandpo.integrations.liger", "BandPOLoss")
     if module is None and region is None:
-        settings |= {"epsilon_low": 0.2, "epsilon_high": 0.28, "chunk_size": len(mask)}
-        module = LigerFusedLinearGRPOLoss(**settings)
-    module = module or BandPOLoss(region.to_config(), **settings)
+        (theirs,) = names_of("liger_kernel.chunked_loss.grpo_loss", "LigerFusedLinearGRPOLoss")
+        module = theirs(epsilon_low=0.2, epsilon_high=0.28, chunk_size=len(mask), **settings)
+    module = module or ours(region.to_config(), **settings)
     arguments = torch.eye(2), torch.zeros(mask.shape, dtype=torch.long), mask.long(), advantages[:, 0].float()
     named["old_per_token_logps"] = None if on_policy else old.float()
 
@@ -554,33 +567,35 @@ def let_pydantic_take_typed_dicts(patch):
         patch.setattr(typing, "TypedDict", typing_extensions.TypedDict)
 
 
+def of_skyrl():
+    """Its registry of losses, its settings, and our function."""
+    (registry,) = names_of("skyrl.backends.skyrl_train.utils.ppo_utils", "PolicyLossRegistry")
+    (settings,) = names_of("skyrl.train.config", "AlgorithmConfig")
+    return registry, settings, *names_of("bandpo.integrations.skyrl", "register_bandpo_loss")
+
+
 def skyrl(kind, host, region, tensors, rollout=None, **settings):
     """As its worker calls them. `rollout` has the sampler as anchor."""
-    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
-    from skyrl.train.config import AlgorithmConfig
-
-    from bandpo.integrations.skyrl import register_bandpo_loss
-
-    host.patch.setattr(PolicyLossRegistry, "_functions", dict(PolicyLossRegistry._functions))
+    registry, config_of, register = of_skyrl()
+    host.patch.setattr(registry, "_functions", dict(registry._functions))
     name, (_, old, advantages, mask) = "bandpo", tensors
     if region is None:
         name = "dual_clip" if kind == "dual_clip" else "regular"
         settings |= {"eps_clip_low": 0.2, "eps_clip_high": 0.28, "clip_ratio_c": 3.0}
     elif kind == "rollout":
         old, rollout = old - 0.1, old
-        register_bandpo_loss(region, anchor="rollout")
+        register(region, anchor="rollout")
     elif region == BANDS[0] and kind == "regular":
         executed("skyrl")
     else:
-        dual_clip = 3.0 if kind == "dual_clip" else None
-        register_bandpo_loss(bandpo.Objective(region, dual_clip=dual_clip).to_config())
-    config = AlgorithmConfig(policy_loss_type=name, **settings)
+        register(bandpo.Objective(region, dual_clip=3.0 if kind == "dual_clip" else None).to_config())
+    config = config_of(policy_loss_type=name, **settings)
 
     def loss(x):
         named = {"config": config, "loss_mask": mask.to(x.dtype), "rollout_logprobs": rollout}
-        value, logged = PolicyLossRegistry.get(name)(x, old, advantages, **named)
+        value, logged = registry.get(name)(x, old, advantages, **named)
         logged["cut/fraction"] = logged.pop("clip_ratio")
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in logged.items()}
+        host.log(logged)
         return value
 
     return loss
@@ -614,38 +629,34 @@ def datums(tensors, make=SimpleNamespace, to_input=lambda x: SimpleNamespace(to_
 
 def tinker_loss(host, region, tensors):
     """Our loss, called with what another server of tinker's API has; without tinker. Its own is the textbook's."""
-    from bandpo.integrations.tinker import bandpo_loss
-
     if region is None:
         return ppo(tensors)
+    (ours,) = names_of("bandpo.integrations.tinker", "bandpo_loss")
     data = datums(tensors, lambda rows: SimpleNamespace(loss_fn_inputs=rows))
 
     def loss(x):
         rows = [row[: len(datum.loss_fn_inputs["mask"].to_torch())] for row, datum in zip(x, data, strict=True)]
-        value, logged = bandpo_loss(region)(data, rows)
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in logged.items()}
+        value, logged = ours(region)(data, rows)
+        host.log(logged)
         return value
 
     return loss
 
 
 def tinker_datum(rows):
-    from tinker import ModelInput, types
-
-    length = len(rows["target_tokens"].to_torch())
-    return types.Datum(model_input=ModelInput.from_ints([1] * length), loss_fn_inputs=rows)
+    tinker = importlib.import_module("tinker")
+    tokens = tinker.ModelInput.from_ints([1] * len(rows["target_tokens"].to_torch()))
+    return tinker.types.Datum(model_input=tokens, loss_fn_inputs=rows)
 
 
 def tinker(masked, host, region, tensors, drop=()):
     """By the code of `TrainingClient` that runs a loss; what it sends back to its server is minus the gradient."""
-    from tinker import ForwardBackwardOutput, TensorData, TrainingClient
-
-    from bandpo.integrations.tinker import bandpo_loss
-
     if region is None:
         return ppo(tensors)
-    data = datums(tensors, tinker_datum, TensorData.from_torch, drop or (() if masked else ("mask",)))
-    fn = bandpo_loss(bandpo.Objective(region).to_config())
+    theirs, (ours,) = importlib.import_module("tinker"), names_of("bandpo.integrations.tinker", "bandpo_loss")
+    as_data = theirs.TensorData.from_torch
+    data = datums(tensors, tinker_datum, as_data, drop or (() if masked else ("mask",)))
+    fn = ours(bandpo.Objective(region).to_config())
     if region == BANDS[0]:
         calls = []
         client = SimpleNamespace(forward_backward_custom=lambda *arguments: calls.append(arguments))
@@ -653,15 +664,13 @@ def tinker(masked, host, region, tensors, drop=()):
         ((_, fn),) = calls
 
     def loss(x):
-        lengths = [len(datum.loss_fn_inputs["target_tokens"].to_torch()) for datum in data]
-        outputs = [
-            {"logprobs": TensorData.from_torch(row[:n].detach().float())} for row, n in zip(x, lengths, strict=True)
-        ]
-        server = ForwardBackwardOutput(loss_fn_output_type="logprobs", loss_fn_outputs=outputs, metrics={})
-        result = TrainingClient._compute_custom_loss(data, fn, server)
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in result.metrics.items()}
+        rows = [row[: len(each.loss_fn_inputs["target_tokens"].to_torch())] for row, each in zip(x, data, strict=True)]
+        outputs = [{"logprobs": as_data(row.detach().float())} for row in rows]
+        server = theirs.ForwardBackwardOutput(loss_fn_output_type="logprobs", loss_fn_outputs=outputs, metrics={})
+        result = theirs.TrainingClient._compute_custom_loss(data, fn, server)
+        host.log(result.metrics)
         slopes = [-datum.loss_fn_inputs["weights"].to_torch() for datum in result.data]
-        moved = sum((row[:n] * slope).sum() for row, n, slope in zip(x, lengths, slopes, strict=True))
+        moved = sum((row * slope).sum() for row, slope in zip(rows, slopes, strict=True))
         return result.loss_sum + moved - moved.detach()
 
     return loss
@@ -705,7 +714,7 @@ def prime_rl(from_source, host, region, tensors, weights=None, settings=None, **
                 out = ours(SimpleNamespace(**dict(zip(names, row, strict=True)), ref_logprobs=None), **kwargs)
                 logged.append(out.metrics)
                 value = value + out.loss / mask.sum()
-        host.logged |= {name.removeprefix("bandpo/"): sum(row[name] for row in logged).item() for name in logged[0]}
+        host.log({name: sum(row[name] for row in logged).item() for name in logged[0]})
         return value
 
     return loss
@@ -1062,6 +1071,9 @@ class Opened:
             self.modules = unsloth_modules(patch)
         elif package:
             pytest.importorskip(package)
+
+    def log(self, numbers):
+        self.logged |= {name.removeprefix("bandpo/"): number for name, number in numbers.items()}
 
     def run(self, region, tensors, **named):
         """Return value, gradient of the leaf, and what the trainer logs."""
