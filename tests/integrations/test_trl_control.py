@@ -1,11 +1,9 @@
 """A number of a rule that is steered in TRL: moved by each row of the log, and exact in a run that goes on."""
 
 import json
-from pathlib import Path
 
 import pytest
-import torch
-from test_trl import build, full, history, join, leave, same_weights, train
+from test_trl import build, full, history, in_two_processes, same_weights, train
 
 import tiny
 from bandpo import Band, Capped, Clip, Controller, Objective
@@ -134,16 +132,12 @@ def test_what_a_controller_cannot_follow_is_refused(tmp_path, settings, measure,
         trained(full(tmp_path, max_steps=4, **settings), made=controller(measure=measure))
 
 
-def one_of_two_processes(rank, folder):
-    join(rank, folder)
+def radius_after(folder):
     args = full(folder, max_steps=8, per_device_train_batch_size=8, ddp_find_unused_parameters=False)
-    trainer = trained(args)
-    torch.save(trainer.trust_region.delta, Path(folder) / f"{rank}.pt")
-    leave()
+    return trained(args).trust_region.delta
 
 
 @pytest.mark.slow
 def test_two_processes_have_the_same_number(tmp_path):
-    torch.multiprocessing.spawn(one_of_two_processes, (str(tmp_path),), nprocs=2)
-    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    one, other = in_two_processes(radius_after, tmp_path)
     assert one == other != 0.05

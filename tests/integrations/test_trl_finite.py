@@ -1,14 +1,12 @@
 """BandPOTrainer ends at the first step after which a weight is not finite, and at rewards that are not."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate import Accelerator
-from test_trl import join, leave
+from test_trl import in_two_processes
 from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
@@ -223,35 +221,32 @@ def test_the_part_of_a_weight_that_zero_3_leaves_a_process_is_looked_at(tmp_path
             look(args, state, TrainerControl(), model=model)
 
 
-def look_at_shards(rank, folder):
+def look_at_shards(folder):
     from torch.distributed.fsdp import fully_shard
 
-    join(rank, folder)
-    args = tiny.settings(folder)
-    model = torch.nn.Linear(3, 2, bias=False)  # a row for each process
+    args, model = tiny.settings(folder), torch.nn.Linear(3, 2, bias=False)  # a row for each process
     torch.nn.init.ones_(model.weight)
     fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
     guard, said = FiniteGuard(Accelerator(cpu=True), True), []
     for step, value in enumerate([1.0, math.nan], 1):
-        if rank == 1:
-            with torch.no_grad():
-                model.weight.to_local()[0, 0] = value
+        if dist.get_rank() == 1:
+            model.weight.data.to_local()[0, 0] = value
         try:
             guard.on_step_end(args, TrainerState(global_step=step), TrainerControl(), model=model)
             said.append("fine")
         except NotFiniteError as error:
             said.append(str(error).partition(";")[0])
-    Path(folder, f"said-{rank}").write_text("\n".join(said))
     dist.barrier()
-    leave()
+    return said
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
 def test_each_process_looks_at_its_shard_and_all_end_together(tmp_path):
-    mp.spawn(look_at_shards, (str(tmp_path),), nprocs=2)
-    assert (tmp_path / "said-0").read_text() == "fine\nstep 2: weights of another process are not finite"
-    assert (tmp_path / "said-1").read_text() == "fine\nstep 2: weights (1, first weight) are not finite"
+    assert in_two_processes(look_at_shards, tmp_path) == [
+        ["fine", "step 2: weights of another process are not finite"],
+        ["fine", "step 2: weights (1, first weight) are not finite"],
+    ]
 
 
 def test_a_checkpoint_is_whole_when_the_trainers_state_is_there_and_of_this_run_only_until_now(tmp_path):

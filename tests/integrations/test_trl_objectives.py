@@ -100,26 +100,27 @@ def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more
     assert ("kl" in trainer.state.log_history[0]) == bool(more)
 
 
+SEQUENCE_LEVEL = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
+# Our objective, what TRL's loss is told, and how they are compared. TRL averages CISPO as dapo. SAPO has no bounds, so
+# that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32.
+TRLS = {
+    "gspo": (GSPO, SEQUENCE_LEVEL, {"loss_type": "grpo"}),
+    "cispo": (CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, {"loss_type": "dapo"}),
+    "sapo": (
+        Objective(Clip(1.0, math.inf), surrogate=Sapo()),
+        {"loss_type": "sapo"},
+        {"loss_type": "grpo", "cuts": False, "rounding": 1e-5},
+    ),
+}
+
+
 @MORE
-def test_gspo_is_trls_with_its_sequence_level_ratio(tmp_path, more):
-    theirs = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
-    # With it TRL's penalty is weighed by the ratio of the level.
-    more = more | ({"use_bias_correction_kl": False} if more and "use_bias_correction_kl" in SOURCE else {})
-    compare(tmp_path, GSPO, theirs, loss_type="grpo", **more)
-
-
-@needs('"cispo"')
-@MORE
-def test_cispo_is_trls_whose_average_is_dapos(tmp_path, more):
-    compare(tmp_path, CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, loss_type="dapo", **more)
-
-
-@needs('"sapo"')
-@MORE
-def test_sapo_is_trls(tmp_path, more):
-    """It has no bounds, so that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32."""
-    objective = Objective(Clip(1.0, math.inf), surrogate=Sapo())
-    compare(tmp_path, objective, {"loss_type": "sapo"}, cuts=False, rounding=1e-5, loss_type="grpo", **more)
+@pytest.mark.parametrize("name", ["gspo", *(pytest.param(x, marks=needs(f'"{x}"')) for x in ("cispo", "sapo"))])
+def test_gspo_cispo_and_sapo_are_trls(tmp_path, name, more):
+    objective, theirs, how = TRLS[name]
+    if name == "gspo" and more and "use_bias_correction_kl" in SOURCE:
+        more = more | {"use_bias_correction_kl": False}  # TRL's penalty is weighed by the ratio of the level
+    compare(tmp_path, objective, theirs, **how, **more)
 
 
 @needs('"vespo"')

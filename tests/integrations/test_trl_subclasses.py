@@ -11,7 +11,7 @@ import pytest
 import torch
 import trl
 from packaging.version import Version
-from test_trl import build, clipped_shares, full, history, join, leave, same_weights, train
+from test_trl import build, clipped_shares, full, history, in_two_processes, same_weights, train
 from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import tiny
@@ -187,8 +187,7 @@ def test_our_config_names_our_trainer_to_other_trainers(tmp_path):
     assert pickle.loads(pickle.dumps(args)) == copy.deepcopy(args) == args
 
 
-def in_two_processes(rank, folder, cls, rule):
-    join(rank, folder)
+def weights_after(folder, cls, rule):
     more = {} if rule is None else {"trust_region": rule}
     args = tiny.settings(folder, per_device_train_batch_size=8, beta=0.04, ddp_find_unused_parameters=False)
     start = f"{folder}/start"  # TRL loads the reference model from where the model came from
@@ -196,21 +195,19 @@ def in_two_processes(rank, folder, cls, rule):
     trainer.train()
     assert torch.distributed.get_world_size() == 2
     clipped = sum(row.get("clip_ratio/region_mean", 0.0) for row in trainer.state.log_history)
-    torch.save((clipped, list(trainer.accelerator.unwrap_model(trainer.model).parameters())), f"{folder}/{rank}.pt")
-    leave()
+    return clipped, list(trainer.accelerator.unwrap_model(trainer.model).parameters())
 
 
 @pytest.mark.slow
 def test_two_processes_have_trls_weights_under_clip_and_equal_ones(tmp_path):
-    found = []
+    results = []
     for cls, rule in ((GRPOTrainer, None), (BandPOTrainer, Clip(0.2, 0.2)), (BandPOTrainer, Band("kl", 0.05))):
-        folder = tmp_path / str(len(found))
+        folder = tmp_path / str(len(results))
         tiny.model().save_pretrained(folder / "start")
-        torch.multiprocessing.spawn(in_two_processes, (str(folder), cls, rule), nprocs=2)
-        (clipped, mine), (_, other) = (torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2))
+        (clipped, mine), (_, other) = in_two_processes(weights_after, folder, cls, rule)
         assert all(map(torch.equal, mine, other))
-        found.append((clipped, mine))
-    (clipped, theirs), (_, clip), (_, band) = found
+        results.append((clipped, mine))
+    (clipped, theirs), (_, clip), (_, band) = results
     assert clipped > 0.2  # the sum over 12 steps
     assert all(map(torch.equal, theirs, clip))
     assert not all(map(torch.equal, theirs, band))

@@ -74,12 +74,10 @@ def test_a_rule_is_shown_the_mask_the_advantages_and_what_the_loss_is_given():
 
 def test_a_rule_may_need_what_has_no_name_here():
     new, old, advantages, mask = batch()
-    ages = torch.tensor([1, 2, 0])
+    ages, a = torch.tensor([1, 2, 0]), advantages[:, None]
     loss, _ = policy_loss(new, old, advantages, mask, Aged(), extra={"age": ages})
-    ratio = (new - old).exp()
     clipped = (new - old).clamp(min=-0.1 * ages[:, None], max=0.1 * ages[:, None]).exp()
-    a = advantages[:, None]
-    terms = torch.where(mask, torch.minimum(ratio * a, clipped * a), 0.0)
+    terms = torch.where(mask, torch.minimum((new - old).exp() * a, clipped * a), 0.0)
     torch.testing.assert_close(loss, -(terms.sum(1) / mask.sum(1)).mean())
     message = r"Aged needs age, which was not given; pass extra=\{'age': \.\.\.\} to policy_loss, or a Context"
     with pytest.raises(ValueError, match=message):

@@ -113,27 +113,23 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     """One of a response: with a ratio of tokens it alone, else all of the response. What stands in padding does not
     count, and a log-ratio that is only infinite is clamped."""
     mask = torch.tensor([[1, 1, 1, 0]] * 4).bool()
-    logps, old, ref = -torch.rand(4, 4), -torch.rand(4, 4), -torch.rand(4, 4)
-    advantages = torch.rand(4, 1).expand(4, 4) + 0.1
-    objective = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1)
-
-    def count():
-        loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
-        found = metrics.merge(metrics).compute()["not_finite/count"] / 2
-        assert math.isfinite(loss) == (found == 0)
-        return found
-
-    logps[0, 3] = advantages[0, 3] = ref[0, 3] = bad
-    logps[1, 1] = -math.inf
-    assert count() == 0
-    tokens = 1 if ratio == "token" else 3  # a response that has one ratio has one advantage
-    advantages[1, :tokens] = bad
-    assert count() == tokens
-    ref[2, 1] = math.nan
-    assert count() == tokens + 1
-    logps[3, 1] = math.nan
-    assert count() == 2 * tokens + 1
+    logps, old, ref, advantages = -torch.rand(4, 4), -torch.rand(4, 4), -torch.rand(4, 4), torch.ones(4, 4)
+    objective, tokens = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1), 1 if ratio == "token" else 3
     alone = torch.tensor([1.0, bad, -1.0, 1.0])  # one for each response
+    # What is spoilt, and how many tokens count from then on; a response that has one ratio has one advantage.
+    for x, at, value, count in (
+        (logps, (0, 3), bad, 0),
+        (advantages, (0, 3), bad, 0),
+        (ref, (0, 3), bad, 0),
+        (logps, (1, 1), -math.inf, 0),
+        (advantages, (1, slice(tokens)), bad, tokens),
+        (ref, (2, 1), math.nan, tokens + 1),
+        (logps, (3, 1), math.nan, 2 * tokens + 1),
+    ):
+        x[at] = value
+        loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
+        assert metrics.merge(metrics).compute()["not_finite/count"] == 2 * count
+        assert math.isfinite(loss) == (count == 0)
     found = policy_loss(logps, old, alone, mask, Objective(Clip(0.2, 0.2), ratio=ratio))[1].compute()
     assert found["not_finite/count"] == 3 + tokens
 
@@ -173,19 +169,18 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
     del data["ref_logps"]
     measured = policy_loss(**data, objective=Objective(region, ratio=ratio))[1].compute()
     by_token = policy_loss(**data, objective=region)[1].compute()
-    own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens"}
-    for name in own:
-        assert measured[name] == pytest.approx(by_token[name], rel=1e-12), name
-    mask, moves, tail, moved = data["response_mask"], [], [0, 0], data["logps"] - data["old_logps"]
-    for row, inside in zip(moved, mask, strict=True):
-        moves.append(over(row[inside]).clamp(-60, 60).item() if inside.any() else 0.0)
-    for move, row, inside in zip(moves, data["old_logps"].exp(), mask, strict=True):
-        tail[0] += int(inside.sum()) * (move > math.log(1.28) or move < math.log(0.8))
-        tail[1] += int((inside & (row <= 0.2)).sum()) * (move > math.log(1.28))
-    assert measured["clip/count"] == tail[0] > 0
-    assert measured["clip/tail_high_count"] == tail[1] > 0
-    assert measured["log_ratio/max"] == pytest.approx(max(moves))
-    assert measured["log_ratio/min"] == pytest.approx(min(moves))
+    own = ("kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens")
+    assert [measured[name] for name in own] == pytest.approx([by_token[name] for name in own], rel=1e-12)
+    mask, moved = data["response_mask"], data["logps"] - data["old_logps"]
+    moves = [
+        over(row[inside]).clamp(-60, 60).item() if inside.any() else 0.0
+        for row, inside in zip(moved, mask, strict=True)
+    ]
+    above = torch.tensor([move > math.log(1.28) for move in moves])[:, None] & mask
+    below = torch.tensor([move < math.log(0.8) for move in moves])[:, None] & mask
+    assert measured["clip/count"] == (above | below).sum() > 0
+    assert measured["clip/tail_high_count"] == (above & (data["old_logps"].exp() <= 0.2)).sum() > 0
+    assert [measured[f"log_ratio/{name}"] for name in ("max", "min")] == pytest.approx([max(moves), min(moves)])
 
 
 def test_micro_batches_merge_to_the_batch():
@@ -228,12 +223,11 @@ def test_metrics_are_detached_and_of_fixed_size_and_go_over_ranks(level, monkeyp
 
 
 def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
-    data = batch()
-    found = [bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level) for level in LEVELS]
+    named = batch() | {"objective": Objective(Clip(), beta=0.1)}
+    found = [bandpo.policy_loss(**named, metrics=level) for level in LEVELS]
     assert len({loss.item() for loss, _ in found}) == 1
     everything, main, nothing = (metrics.compute() for _, metrics in found)
     assert {name: everything[name] for name in main} == main
-    assert len(main) == 15 < len(everything)
-    assert nothing == {}
+    assert (len(main), nothing) == (15, {})
     with pytest.raises(ValueError, match="metrics must be 'main', 'all' or None, got 'some'"):
-        bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics="some")
+        bandpo.policy_loss(**named, metrics="some")

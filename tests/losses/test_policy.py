@@ -179,8 +179,8 @@ def test_new_and_old_log_probabilities_that_are_swapped_are_an_error():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
-    half = batch(dtype=torch.float32)
-    half = {name: x.detach().to(dtype) if x.is_floating_point() else x for name, x in half.items()}
+    half = {name: x.detach() for name, x in batch(dtype=torch.float32).items()}
+    half = {name: x.to(dtype) if x.is_floating_point() else x for name, x in half.items()}
     full = {name: x.float().requires_grad_(name == "logps") if x.dtype == dtype else x for name, x in half.items()}
     half["logps"].requires_grad_()
     numerics._warn.cache_clear()
@@ -188,9 +188,9 @@ def test_half_precision_is_computed_in_float32(dtype):
         value, gradient = value_and_gradient(half)
     assert [Path(each.filename).name for each in warned] == [Path(__file__).name]  # where policy_loss is called
     value_and_gradient(half)  # a second warning would be an error
-    expected, expected_gradient = value_and_gradient(full)
-    assert (value.dtype, value, gradient.dtype) == (torch.float32, expected, dtype)
-    assert torch.equal(gradient, expected_gradient.to(dtype))
+    expected, slope = value_and_gradient(full)
+    assert all(map(torch.equal, (value, gradient), (expected, slope.to(dtype))))
+    assert (value.dtype, gradient.dtype) == (torch.float32, dtype)
     entropies = torch.full((5, 7), 0.1, dtype=dtype)
     _, metrics = policy_loss(**half, objective=Band(), extra={"entropies": entropies})
     assert metrics.compute()["entropy"] == pytest.approx(entropies[0, 0].item(), rel=1e-6)
