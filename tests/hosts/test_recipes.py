@@ -4,6 +4,7 @@ With BANDPO_HOSTS=FOLDER, which has a checkout or a wheel of each, every place i
 """
 
 import ast
+import contextlib
 import re
 import sys
 
@@ -103,16 +104,18 @@ def test_each_recipe_is_ten_lines_at_most_with_a_rule_to_replace():
 
 def test_what_moved_is_named_with_its_file(tmp_path):
     files = ["areal/trainer/ppo/actor.py", "areal/utils/functional/functional.py", "areal/more.py"]
-    texts = ["loss = ppo_actor_loss_fn(logprobs)", "x = torch.clamp(ratio, 1.0 - eps, 1.0 + eps)", ""]
-    for file, text in zip(files, texts, strict=True):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(text)
-    look(tmp_path, "areal")
-    for text in texts[:2]:
-        (tmp_path / files[2]).write_text(text)
-        with pytest.raises(pytest.fail.Exception, match=r"AReaL: .* is in \[.*areal/more.py.*\], and its recipe was"):
+    call, clamp = "loss = ppo_actor_loss_fn(logprobs)", "x = torch.clamp(ratio, 1.0 - eps, 1.0 + eps)"
+    for texts, message in (
+        ((call, clamp, ""), None),
+        ((call, clamp, call), r"AReaL: .* is in \[.*areal/more.py.*\], and its recipe was"),
+        ((call, clamp, clamp), r"AReaL: .* is in \[.*areal/more.py.*\], and its recipe was"),
+        (
+            ("loss = another_loss_fn(logprobs)", clamp, ""),
+            r"AReaL: .* is in \[\], and its recipe was written for areal",
+        ),
+    ):
+        for file, text in zip(files, texts, strict=True):
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(text)
+        with contextlib.nullcontext() if message is None else pytest.raises(pytest.fail.Exception, match=message):
             look(tmp_path, "areal")
-    (tmp_path / files[2]).write_text("")
-    (tmp_path / files[0]).write_text("loss = another_loss_fn(logprobs)")
-    with pytest.raises(pytest.fail.Exception, match=r"AReaL: .* is in \[\], and its recipe was written for areal/tr"):
-        look(tmp_path, "areal")

@@ -46,7 +46,8 @@ def test_the_epsilons_are_the_bounds_of_each_token_for_one_loss():
 
 
 WRONG = [
-    ({"type": "bnd"}, {}, "bnd"),
+    ({"type": "bnd"}, {"loss_type": "grpo"}, "bnd"),
+    (CLIP, {}, "unset UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD"),
     (CLIP, {"epsilon": 0.3}, "unsloth: Remove epsilon = 0.3"),
     (CLIP, {"epsilon_high": 0.28}, "unsloth: Remove epsilon_high = 0.28"),
     (CLIP, {"loss_type": "dapo", "epsilon_high": 0.3}, "unsloth: Remove epsilon_high = 0.3"),
@@ -57,16 +58,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("rule", "changes", "message"), WRONG)
-def test_what_unsloth_cannot_do_is_refused_before_the_first_step(rule, changes, message):
+def test_what_unsloth_cannot_do_is_refused_before_the_first_step(monkeypatch, rule, changes, message):
+    Ours(trust_region=CLIP, loss_type="dapo", epsilon_high=0.28)  # which unsloth sets by itself
+    monkeypatch.setenv("UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD", str(int(changes == {})))
     with pytest.raises(ValueError, match=message):
         Ours(trust_region=rule, **changes)
-
-
-def test_what_unsloth_sets_by_itself_is_taken_and_a_sampler_as_old_policy_is_not(monkeypatch):
-    Ours(trust_region=CLIP, loss_type="dapo", epsilon_high=0.28)
-    monkeypatch.setenv("UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD", "1")
-    with pytest.raises(ValueError, match="unset UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD"):
-        Ours(trust_region=CLIP)
 
 
 def test_the_trainer_stands_on_the_one_that_unsloth_has_put_into_trl(monkeypatch):
