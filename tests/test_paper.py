@@ -163,11 +163,9 @@ def test_eq_theory_ratio_range(name, delta):
     """0 <= r <= 1/p for every band, with equality for a radius of f(0) + C or more, the largest divergence there is."""
     log_p = torch.tensor([1e-9, 0.01, 0.5, 0.96, 0.999], dtype=F64).log()
     bounds = band_bounds(log_p, DIVERGENCES[name], delta)
-    assert (bounds.log_low <= 0).all()
-    assert ((bounds.log_high >= 0) & (bounds.log_high <= -log_p)).all()
+    assert ((bounds.log_low <= 0) & (bounds.log_high >= 0) & (bounds.log_high <= -log_p)).all()
     if sum(ENDS[name]) <= delta:
-        assert (bounds.log_low == -math.inf).all()
-        assert torch.equal(bounds.log_high, -log_p)
+        assert all(map(torch.equal, (bounds.log_low, bounds.log_high), (torch.full_like(log_p, -math.inf), -log_p)))
 
 
 @pytest.mark.parametrize("region", [Clip(), Band("kl"), Band("chi2"), bandpo.DCPO(), Clip(1.0, math.inf)])
@@ -385,10 +383,9 @@ def test_lem_gf_monotone_intervals(name, p):
     """g_f falls for r < 1, is 0 at r = 1, rises for r > 1, and is convex; not strictly for TV, where it is p|r-1|."""
     r = torch.linspace(1e-6, 1 / p - 1e-9, 2001, dtype=F64)
     g = divergence_at(r.log(), torch.full_like(r, math.log(p)), DIVERGENCES[name])
-    assert (g.diff()[r[1:] <= 1] < 0).all()
-    assert (g.diff()[r[:-1] >= 1] > 0).all()
-    bend = g.diff().diff()
-    noise = 1e-13 * (1 + g[1:-1])
+    slope, bend, noise = g.diff(), g.diff().diff(), 1e-13 * (1 + g[1:-1])
+    assert (slope[r[1:] <= 1] < 0).all()
+    assert (slope[r[:-1] >= 1] > 0).all()
     assert (bend > -noise).all()
     straight = (bend.abs() <= noise).float().mean()
     assert straight > 0.99 if name == "tv" else straight < 0.5
@@ -562,11 +559,9 @@ def test_prop_monotonicity(name, delta):
     assert (bounds.log_high.diff() < 0).all()
     # What r = 0 costs rises with p, as the next test has it.
     begin = bisect_right(log_p.exp().tolist(), delta, key=lambda p: exact_cost(name, p, 0))
-    saturated = torch.arange(3000) < begin
-    assert (bounds.log_low[saturated] == -math.inf).all()
-    assert (bounds.log_low[~saturated] > -math.inf).all()
-    assert (bounds.log_low[~saturated].diff() > 0).all()
-    assert (saturated.sum() > 100) == (ENDS[name][0] < math.inf)
+    assert torch.equal(bounds.log_low == -math.inf, torch.arange(3000) < begin)
+    assert (bounds.log_low[begin:].diff() > 0).all()
+    assert (begin > 100) == (ENDS[name][0] < math.inf)
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -751,8 +746,8 @@ def test_eq_band_operator():
 
 def test_epsilons_of_a_bound_are_one_minus_and_plus_its_ratios():
     bounds = Bounds(torch.tensor([0.25, 0.0]).log(), torch.tensor([3.0, 1.0]).log())
-    torch.testing.assert_close(bounds.eps_low, torch.tensor([0.75, 1.0]))
-    torch.testing.assert_close(bounds.eps_high, torch.tensor([2.0, 0.0]))
+    wanted = torch.tensor([0.75, 1.0]), torch.tensor([2.0, 0.0])
+    torch.testing.assert_close((bounds.eps_low, bounds.eps_high), wanted)
     assert band_bounds(torch.tensor(-93.0)).eps_high == math.inf  # e^88 is a float32, e^89 is none
 
 
@@ -840,8 +835,8 @@ def test_sec_analysis_tail_in_the_public_logs():
         shares = [100 * part / whole for part, whole in zip(parts, of, strict=True)]
         return round(min(shares), 1), round(max(shares), 1)
 
-    assert percents(logs["clip-higher"][0], logs["grpo"][0]) == (40.0, 56.8)
-    assert percents(logs["band"][0], logs["grpo"][0]) == (1.5, 5.2)
+    outside = {rule: percents(logs[rule][0], logs["grpo"][0]) for rule in ("clip-higher", "band")}
+    assert outside == {"clip-higher": (40.0, 56.8), "band": (1.5, 5.2)}
     rare = {rule: percents(above, outside) for rule, (outside, above) in logs.items()}
     assert rare == {"grpo": (42.6, 56.5), "clip-higher": (15.4, 20.1), "band": (0.0, 7.1)}
 
