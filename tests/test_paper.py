@@ -940,6 +940,10 @@ def test_sec_intro_random_rewards():
         assert lower[0] > 10 * lower[1]
         assert both[0] - both[1] > 0.05
         assert both[0] > 2 * band[0] > 2 * band[1]
+    with file.with_name("random_rewards_rates.csv").open(encoding="utf-8", newline="") as rows:
+        at = {(row["world"], row["rule"]): row for row in csv.DictReader(rows)}
+    calibrated = at["calibrated, 4 uses x 4", "GRPO"]  # and there it lowers entropy, as the paper says
+    assert float(calibrated["entropy_minus_first"]) < -3 * float(calibrated["entropy_half_width"])
     sides, width = differences["upper .2 alone", "lower .2 alone", "1 use x 4"]
     assert abs(sides) < width < 0.05
 
