@@ -20,10 +20,12 @@ from bandpo import (
     Clip,
     Context,
     Intersect,
+    Objective,
     Region,
     Union,
 )
 from bandpo.band import Divergence
+from bandpo.losses import Decay, Preserve, Sapo
 from bandpo.trust_regions import RIPO, Relaxed, trust_region
 from bandpo.trust_regions.nodes import node_of_text
 
@@ -101,6 +103,28 @@ IN_YAML += [  # every other rule of the library that has defaults and asks for p
     and not any(field.default is MISSING for field in fields(kind))
 ]
 REGIONS = [*IN_YAML, Band(HELLINGER, 0.05), Relaxed(Bare(), Clip(0.05, 0.3))]
+
+
+# Every surrogate, and every ratio that it goes with.
+PRESERVE, DECAY, SAPO = Preserve(0.5, 0.75), Decay(1.5, 0.25), Sapo(0.7, 1.6)
+BY_BOUNDS = ["clip", "mask", "mask_two_sided", "weight", "quadratic", PRESERVE, DECAY]
+APPLICATIONS = [*BY_BOUNDS, SAPO]
+RATIOS = ["token", "sequence", "sequence-mean", "mean-of-clipped"]
+WAYS = [(kind, ratio) for ratio in RATIOS[:3] for kind in APPLICATIONS] + [("clip", RATIOS[3])]
+NO_CLIP = Clip(1.0, math.inf)
+
+
+def region_for(ratio: str, kind: Any = "clip") -> Region:
+    return NO_CLIP if kind == SAPO else Clip(0.2, 0.28) if ratio == "sequence-mean" else Band("kl", 0.05)
+
+
+def ways(**fields: Any) -> list[Objective]:
+    """Objectives of every way, under a plain rule and under one by sign."""
+    return [
+        Objective(region, surrogate=kind, ratio=ratio, **fields)
+        for kind, ratio in WAYS
+        for region in (region_for(ratio, kind), BySign(Clip(0, 0), Clip(1, 0)))[: 1 if kind == SAPO else 2]
+    ]
 
 
 def name_of(value: Any) -> str:

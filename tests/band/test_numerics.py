@@ -1,7 +1,5 @@
 """The error budget of research/pages/numerics.md: 10^5 points of its sweep, its reference, and what may not matter."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -55,33 +53,31 @@ def test_float32_bounds_are_float64_ones_rounded(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_float32_bounds_hold_down_to_the_smallest_radius(name):
+@pytest.mark.parametrize("delta", [1e-10, 1e-9])
+def test_float32_bounds_hold_down_to_the_smallest_radius(name, delta):
     some = np.concatenate(list(benchmark.single(2)))
-    for delta in (1e-10, 1e-9):
-        row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
-        assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
+    row = measured(name, delta, np.float32, [benchmark.special(name, delta, np.float32), some])
+    assert worst(row, *BOTH) <= 1.25, f"delta = {delta}: {row}"
 
 
-def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too():
+@pytest.mark.parametrize("delta", benchmark.RADII)
+def test_float32_bounds_of_kl_without_a_table_are_float64_ones_rounded_too(delta):
     """With a radius per token, as in a compiled graph, there is no table: the solver answers."""
-    some = np.concatenate(list(benchmark.single(4)))
-
-    def solved(x, delta):
-        return band_bounds(x, "kl", torch.full_like(x, delta, dtype=torch.float64))
-
-    for delta in benchmark.RADII:
-        row = measured("kl", delta, np.float32, [benchmark.special("kl", delta, np.float32), some], solved)
-        assert worst(row, *BOTH, "deep_bound") <= 1.25, f"delta = {delta}: {row}"
-        assert worst(row, "rest_bound", "gap_bound") <= 4, f"delta = {delta}: {row}"
+    parts = [benchmark.special("kl", delta, np.float32), np.concatenate(list(benchmark.single(4)))]
+    row = measured(
+        "kl", delta, np.float32, parts, lambda x, d: band_bounds(x, "kl", torch.full_like(x, d, dtype=torch.float64))
+    )
+    assert worst(row, *BOTH, "deep_bound") <= 1.25, row
+    assert worst(row, "rest_bound", "gap_bound") <= 4, row
 
 
 @pytest.mark.parametrize("name", ["kl", "tv", "chi2", "neyman_chi2", "hellinger"])
 @pytest.mark.slow
-def test_float64_bounds_are_within_four_conditioning_bounds(name):
+@pytest.mark.parametrize("delta", benchmark.RADII)
+def test_float64_bounds_are_within_four_conditioning_bounds(name, delta):
     some = np.concatenate(list(benchmark.double(1)))
-    for delta in benchmark.RADII:
-        row = measured(name, delta, np.float64, [benchmark.special(name, delta, np.float64), some])
-        assert worst(row, *BOTH, "deep_bound") <= 4, f"delta = {delta}: {row}"
+    row = measured(name, delta, np.float64, [benchmark.special(name, delta, np.float64), some])
+    assert worst(row, *BOTH, "deep_bound") <= 4, f"delta = {delta}: {row}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,29 +106,25 @@ def test_the_reference_agrees_with_the_definition_at_250_digits(name, dtype):
 BATCH = torch.cat([-torch.logspace(-12, 2.6, 300), torch.tensor([-math.inf, 0.0, -1e-45, 1e-7])])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32), pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*NAMES, Divergence("by f alone", lambda u: (u - 1) ** 2)], ids=str)
-@pytest.mark.slow
 def test_neighbours_position_shape_and_strides_change_no_bit(name, dtype):
     log_p = BATCH.to(dtype)
-    together = band_bounds(log_p, name)
-
-    def same(bounds: Bounds, at: torch.Tensor | slice) -> None:
+    together, grid = band_bounds(log_p, name), torch.arange(300).view(20, 15)
+    # Every position in a vector register, and every length of the tail.
+    some = [slice(at, at + length) for at in (1, 2, 3, 5) for length in (1, 2, 3, 7, 9, 17, 33)]
+    views = [
+        *((log_p[i], slice(i, i + 1)) for i in range(0, len(log_p), 13)),
+        *((log_p[each], each) for each in some),
+        (log_p.flip(0), torch.arange(len(log_p) - 1, -1, -1)),
+        (log_p[::3], torch.arange(0, len(log_p), 3)),
+        (log_p[:300].view(20, 15).T, grid.T),
+        (log_p[:5, None].expand(5, 6), torch.arange(5)[:, None].expand(5, 6)),
+    ]
+    for view, at in views:
+        bounds = band_bounds(view, name)
         for got, expected in ((bounds.log_low, together.log_low[at]), (bounds.log_high, together.log_high[at])):
             torch.testing.assert_close(got, expected.reshape(got.shape), rtol=0, atol=0)
-
-    for i in range(0, len(log_p), 13):
-        same(band_bounds(log_p[i], name), slice(i, i + 1))
-    for start in (1, 2, 3, 5):  # every position in a vector register, and every length of the tail
-        for length in (1, 2, 3, 7, 9, 17, 33):
-            same(band_bounds(log_p[start : start + length], name), slice(start, start + length))
-    backwards = torch.arange(len(log_p) - 1, -1, -1)
-    same(band_bounds(log_p.flip(0), name), backwards)
-    every_third = torch.arange(0, len(log_p), 3)
-    same(band_bounds(log_p[::3], name), every_third)
-    grid = torch.arange(300).view(20, 15)
-    same(band_bounds(log_p[:300].view(20, 15).T, name), grid.T)
-    same(band_bounds(log_p[:5, None].expand(5, 6), name), torch.arange(5)[:, None].expand(5, 6))
 
 
 @pytest.mark.parametrize("name", ["kl", "chi2", "jensen_shannon"])
@@ -144,18 +136,15 @@ def test_threads_change_no_bit(name):
         together = band_bounds(log_p, name)
     finally:
         torch.set_num_threads(1)
-    assert torch.equal(alone.log_low, together.log_low)
-    assert torch.equal(alone.log_high, together.log_high)
+    assert all(map(torch.equal, (alone.log_low, alone.log_high), (together.log_low, together.log_high)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_counts_as_exact(name, dtype):
-    log_p = BATCH.to(dtype)
-    half, single = bandpo.band_bounds(log_p, name), bandpo.band_bounds(log_p.float(), name)
+    half, single = (band_bounds(x, name) for x in (BATCH.to(dtype), BATCH.to(dtype).float()))
     assert half.log_low.dtype == torch.float32
-    assert torch.equal(half.log_low, single.log_low)
-    assert torch.equal(half.log_high, single.log_high)
+    assert all(map(torch.equal, (half.log_low, half.log_high), (single.log_low, single.log_high)))
 
 
 # ---- what is not finite
@@ -163,7 +152,8 @@ def test_half_precision_counts_as_exact(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_tensors_that_are_not_finite_are_named(dtype, bad):
+@pytest.mark.parametrize("at", [0, 17, 34])
+def test_tensors_that_are_not_finite_are_named(dtype, bad, at):
     """Wherever it stands, in whatever layout; the largest finite numbers, and what can be no such number, are fine."""
     largest = torch.finfo(dtype).max
     fine = {
@@ -173,10 +163,8 @@ def test_tensors_that_are_not_finite_are_named(dtype, bad):
         "a byte": torch.ones(3).to(torch.float8_e4m3fn),
         "flags": torch.tensor([True]),
     }
-    assert bandpo.numerics.not_finite(fine.items()) == []
-    assert bandpo.numerics.not_finite([]) == []
-    for at in (0, 17, 34):
-        x = torch.ones(7, 5, dtype=dtype, requires_grad=True)
-        x.data.view(-1)[at] = bad
-        broken = {"mine": x, "turned": x.t(), "scalar": x.flatten()[at]}
-        assert bandpo.numerics.not_finite((fine | broken).items()) == [*broken]
+    assert (bandpo.numerics.not_finite(fine.items()), bandpo.numerics.not_finite([])) == ([], [])
+    x = torch.ones(7, 5, dtype=dtype, requires_grad=True)
+    x.data.view(-1)[at] = bad
+    broken = {"mine": x, "turned": x.t(), "scalar": x.flatten()[at]}
+    assert bandpo.numerics.not_finite((fine | broken).items()) == [*broken]

@@ -60,8 +60,13 @@ def older_actor(folder, *settings):
     tensors = batch(0, 1)
     ids = tensors.pop("ids")
     data = as_data(ids, tensors["response_mask"]).select("prompts", "responses")  # its rows, padded
-    tensors |= {"input_ids": ids, "attention_mask": torch.ones_like(ids), "prompts": data["prompts"]}
-    tensors |= {"responses": data["responses"], "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous()}
+    tensors |= {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "prompts": data["prompts"],
+        "responses": data["responses"],
+        "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous(),
+    }
     told = {"temperature": 1.0, "micro_batch_size": 4, "use_dynamic_bsz": False}
     proto = DataProto.from_dict(tensors, meta_info=told)
     old = actor.compute_log_prob(proto)["log_probs"]

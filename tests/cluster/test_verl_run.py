@@ -45,8 +45,11 @@ class Run:
         command += ["trainer.save_freq=1", "actor_rollout_ref.model.external_lib=verl_dump", *settings]
         environment = os.environ | verl_toy.ENVIRONMENT
         path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment |= {"PYTHONPATH": path, "VERL_TEST_DUMP": str(folder / "first_batch.pt")}
-        environment |= {"VERL_FILE_LOGGER_PATH": str(self.log)}
+        environment |= {
+            "PYTHONPATH": path,
+            "VERL_TEST_DUMP": str(folder / "first_batch.pt"),
+            "VERL_FILE_LOGGER_PATH": str(self.log),
+        }
         with self.text.open("w") as out:
             self.main = psutil.Popen(command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
         self.children = set()

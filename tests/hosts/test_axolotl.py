@@ -77,12 +77,10 @@ def test_a_wrong_setting_is_refused_before_the_model_is_loaded(ours, changes, me
 
 
 def test_the_trainer_is_ours_where_the_yaml_names_the_plug_in(ours):
-    settings = cfg(trust_region="dppo", anchor="sampler")
-    for _ in range(2):  # axolotl's workers under Ray do it again
-        ours.Plugin().register(settings)
-        assert settings["trainer_cls"] == "bandpo.integrations.axolotl.BandPOTrainer"
-    other = {"rl": "dpo"}
-    ours.Plugin().register(other)  # left in the process by another YAML
+    settings, other = cfg(trust_region="dppo", anchor="sampler"), {"rl": "dpo"}  # left in the process by another YAML
+    for each in (settings, settings, other):  # axolotl's workers under Ray do it again
+        ours.Plugin().register(each)
+    assert settings["trainer_cls"] == "bandpo.integrations.axolotl.BandPOTrainer"
     assert other == {"rl": "dpo"}
 
 
@@ -101,12 +99,13 @@ def test_the_options_are_those_of_bandpoconfig(ours):
 @here
 def test_registering_leaves_trls_trainer_to_axolotl():
     """axolotl replaces functions of TRL after plug-ins are registered, before TRL's trainer takes them."""
-    code = (
-        f"import sys; from axolotl.integrations.base import PluginManager as M; M.get_instance().register({PLUGIN!r})"
-    )
-    code += (
-        f"; M.get_instance().plugins[{PLUGIN!r}].register({cfg()!r}); print('trl.trainer.grpo_trainer' in sys.modules)"
-    )
+    code = f"""
+import sys
+from axolotl.integrations.base import PluginManager
+PluginManager.get_instance().register({PLUGIN!r})
+PluginManager.get_instance().plugins[{PLUGIN!r}].register({cfg()!r})
+print('trl.trainer.grpo_trainer' in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split()[-1] == "False"
 
@@ -116,7 +115,7 @@ def longer(completions, **columns):
     return [text.count("a") + len(text) / 10 for text in completions]
 
 
-def trained(folder, watch=None, **changes):
+def trained(folder, **changes):
     """Train through axolotl's own steps; return its trainer."""
     from axolotl.cli.args import TrainerCliArgs
     from axolotl.cli.config import load_cfg
@@ -127,17 +126,42 @@ def trained(folder, watch=None, **changes):
     tiny.model().save_pretrained(folder / "model")
     toy.tokenizer().save_pretrained(folder / "model")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in toy.prompts(64, seed=0)))
-    values = {"base_model": str(folder / "model"), "rl": "grpo", "output_dir": str(folder / "out"), "use_cpu": True}
-    values |= {"datasets": [{"path": str(folder / "rows.jsonl"), "ds_type": "json"}], "dataset_num_proc": 1}
-    values |= {"micro_batch_size": 16, "gradient_accumulation_steps": 1, "max_steps": 12, "learning_rate": 5e-3}
-    values |= {"optimizer": "adamw_torch", "lr_scheduler": "constant", "sequence_len": 64, "val_set_size": 0.0}
-    values |= {"bf16": False, "fp16": False, "tf32": False, "seed": 42, "save_strategy": "no", "logging_steps": 1}
-    values |= {"attn_implementation": "eager", "gradient_checkpointing": False, "warmup_steps": 0}
-    values |= {"dataset_prepared_path": str(folder / "prepared"), "num_epochs": 1, "dataloader_num_workers": 0}
-    trl = {"num_generations": 8, "max_completion_length": 6, "reward_funcs": [f"{__name__}.longer"]}
-    trl |= {"num_iterations": 2, "generation_batch_size": 64, "loss_type": "bnpo"}
-    values |= {"trl": trl | changes.pop("trl", {}), **changes}
-    settings = load_cfg(DictDefault(values))
+    trl = {"num_generations": 8, "max_completion_length": 6, "reward_funcs": [f"{__name__}.longer"]} | {
+        "num_iterations": 2,
+        "generation_batch_size": 64,
+        "loss_type": "bnpo",
+        **changes.pop("trl", {}),
+    }
+    values = {
+        "base_model": str(folder / "model"),
+        "rl": "grpo",
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "datasets": [{"path": str(folder / "rows.jsonl"), "ds_type": "json"}],
+        "dataset_num_proc": 1,
+        "micro_batch_size": 16,
+        "gradient_accumulation_steps": 1,
+        "max_steps": 12,
+        "learning_rate": 5e-3,
+        "optimizer": "adamw_torch",
+        "lr_scheduler": "constant",
+        "sequence_len": 64,
+        "val_set_size": 0.0,
+        "bf16": False,
+        "fp16": False,
+        "tf32": False,
+        "seed": 42,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "attn_implementation": "eager",
+        "gradient_checkpointing": False,
+        "warmup_steps": 0,
+        "dataset_prepared_path": str(folder / "prepared"),
+        "num_epochs": 1,
+        "dataloader_num_workers": 0,
+        "trl": trl,
+    }
+    settings = load_cfg(DictDefault(values | changes))
     return train(cfg=settings, dataset_meta=load_preference_datasets(cfg=settings, cli_args=TrainerCliArgs()))[2]
 
 
@@ -158,9 +182,8 @@ def test_clip_trains_axolotls_own_weights_bit_for_bit(tmp_path, rl):
     assert mine.trust_region == bandpo.Clip(0.2, 0.2)
     assert weights(mine) == weights(own) != weights(SimpleNamespace(model=tiny.model()))
     last, theirs = mine.state.log_history[-2], own.state.log_history[-2]
-    assert {name: x for name, x in last.items() if name in theirs and name != "step_time"} == {
-        name: x for name, x in theirs.items() if name != "step_time"
-    }
+    shared = theirs.keys() - {"step_time"}
+    assert {name: last[name] for name in shared} == {name: theirs[name] for name in shared}
     assert theirs["clip_ratio/region_mean"] > 0.1
     assert "bandpo/sequences" in last  # of all_metrics
 

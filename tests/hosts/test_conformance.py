@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from hosts.trainers import CASES, CLIP, PROBABILITIES, Asking, Opened, stand_in
+from hosts.trainers import CASES, CLIP, PROBABILITIES, Asking, stand_in
 from made import BANDS, around, assert_near, batch, gradient, policy_loss
 
 import bandpo
@@ -18,13 +18,6 @@ from bandpo.integrations import RULE, TRAINERS, Limits, objective_for
 EXACT = [key for key, case in CASES.items() if case.exact]
 FORMULA = [key for key, case in CASES.items() if not case.exact]
 LEAST = {torch.float32: 1e-5, torch.float64: 1e-9}
-
-
-@pytest.fixture
-def trainer(request, monkeypatch):
-    opened = Opened(request.param, monkeypatch)
-    yield opened
-    opened.close()
 
 
 def batches(case, **named):
@@ -37,8 +30,7 @@ def test_clip_is_the_trainers_own_loss_bit_for_bit(trainer):
     for tensors in batches(trainer.case):
         value, slope, logged = trainer.run(None, tensors)
         our_value, our_slope, ours = trainer.run(CLIP, tensors)
-        assert torch.equal(our_value, value)
-        assert torch.equal(our_slope, slope)
+        assert all(map(torch.equal, (our_value, our_slope), (value, slope)))
         assert slope.count_nonzero() > 100
         for name in logged.keys() & ours.keys():
             assert ours[name] == pytest.approx(logged[name], rel=1e-6)
@@ -48,8 +40,7 @@ def test_clip_is_the_trainers_own_loss_bit_for_bit(trainer):
 @pytest.mark.parametrize("trainer", FORMULA, indirect=True)
 def test_clip_is_the_formula_of_the_trainers_loss(trainer):
     for tensors in batches(trainer.case, empty=trainer.case.takes_empty):
-        value, slope, _ = trainer.run(None, tensors)
-        our_value, our_slope, _ = trainer.run(CLIP, tensors)
+        (value, slope, _), (our_value, our_slope, _) = (trainer.run(rule, tensors) for rule in (None, CLIP))
         least = max(LEAST[tensors[0].dtype], trainer.case.rtol or 0.0)
         torch.testing.assert_close(our_value, value, rtol=least, atol=0, check_dtype=False)
         torch.testing.assert_close(our_slope, slope, rtol=least, atol=0)
@@ -183,11 +174,11 @@ def test_a_wrong_setting_is_refused_before_the_first_step(monkeypatch, name, cal
 @pytest.mark.parametrize("anchor", ["log_probs", "rollout_log_probs"])
 def test_a_flag_makes_the_sampler_the_anchor(monkeypatch, name, anchor):
     path, names = STANDING[name]
-    module = stand_in(monkeypatch, path, name, **names)
     args = Namespace(advantage_estimator="grpo", custom_pg_loss_reducer_function_path=None)
     args.use_rollout_logprobs, args.calculate_per_token_loss = anchor == "rollout_log_probs", False
     rows = {"log_probs": [torch.full((2,), -1.0)], "rollout_log_probs": [torch.full((2,), -2.0)]}
-    changed = module.loss(args, rows | {"advantages": [torch.ones(2)]}, None, None)
+    loss = stand_in(monkeypatch, path, name, **names).loss
+    changed = loss(args, rows | {"advantages": [torch.ones(2)]}, None, None)
     assert torch.equal(changed.eps_clip_high, bandpo.Band().bounds(rows[anchor][0]).eps_high)
 
 

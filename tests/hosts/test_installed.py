@@ -40,8 +40,15 @@ def test_rlinf_loads_and_calls_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RLINF_EXT_MODULE", "my_rule")
     importlib.import_module("rlinf.scheduler.cluster.utils").load_user_extension_module()
     logps, old, advantages, mask = tensors = around(BAND, PROBABILITIES, torch.float32)
-    named = {"task_type": "reasoning", "loss_type": "bandpo", "clip_ratio_c": 3.0, "loss_agg_func": losses.masked_mean}
-    named |= {"old_logprobs": old, "advantages": advantages, "loss_mask": mask}
+    named = {
+        "task_type": "reasoning",
+        "loss_type": "bandpo",
+        "clip_ratio_c": 3.0,
+        "loss_agg_func": losses.masked_mean,
+        "old_logprobs": old,
+        "advantages": advantages,
+        "loss_mask": mask,
+    }
     call = importlib.import_module("rlinf.algorithms.registry").policy_loss
     result = gradient(lambda x: call(logprobs=x, **named)[0], logps)
     assert_near(result, CASES["rlinf"].expected(BAND, tensors), torch.float32)

@@ -8,19 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hosts import trainers
-from hosts.trainers import CLIP, MODERATE, Opened, hidden_states
+from hosts.trainers import CLIP, MODERATE, hidden_states, names_of, of_skyrl
 from made import BANDS, DECADES, around, assert_near, batch, executed, gradient, policy_loss
 
 import bandpo
 
-
-@pytest.fixture
-def trainer(request, monkeypatch):
-    opened = Opened(request.param, monkeypatch)
-    yield opened
-    opened.close()
-
-
+OURS_OF = "bandpo.integrations"
 of = partial(pytest.mark.parametrize, "trainer", indirect=True)
 
 
@@ -86,20 +79,15 @@ def sampled(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore")  # of torchrl and tensordict, about themselves
 def test_through_torchrls_own_wrapper(sampled):
-    from torchrl.objectives.llm import GRPOLoss
-
-    from bandpo.integrations.torchrl import BandPOLoss
-
-    policy, rows = sampled
+    (policy, rows), results = sampled, []
+    (its,), (own,) = names_of("torchrl.objectives.llm", "GRPOLoss"), names_of(f"{OURS_OF}.torchrl", "BandPOLoss")
     weights = [x for x in policy.parameters() if x.requires_grad]
-    named = {"entropy_bonus": False, "masking_strategy": "generic"}
-    results = []
-    for loss in (
-        GRPOLoss(policy, clip_epsilon=0.2, **named),
-        BandPOLoss(policy, trust_region=bandpo.Clip(0.2, 0.2), **named),
-        BandPOLoss(policy, trust_region=bandpo.Band("kl", 0.05), **named),
+    for kind, rule in (
+        (its, {"clip_epsilon": 0.2}),
+        (own, {"trust_region": bandpo.Clip(0.2, 0.2)}),
+        (own, {"trust_region": bandpo.Band("kl", 0.05)}),
     ):
-        out = loss(rows.clone())
+        out = kind(policy, **rule, entropy_bonus=False, masking_strategy="generic")(rows.clone())
         results.append((out, torch.autograd.grad(out.loss_objective.sum(), weights)))
     (theirs, slopes), (ours, our_slopes), (band, band_slopes) = results
     assert ours.loss_objective == theirs.loss_objective
@@ -133,8 +121,7 @@ def test_the_bounds_in_torchrl_are_those_of_each_call(trainer):
 
     _, old, advantages, mask = tensors = batch(empty=False)
     trainer.run(Spy(), tensors)
-    assert torch.equal(seen["old"][mask], old[mask])
-    assert torch.equal(seen["response_mask"], mask)
+    assert all(map(torch.equal, (seen["old"][mask], seen["response_mask"]), (old[mask], mask)))
     assert torch.equal(seen["advantages"], advantages)
 
 
@@ -143,11 +130,9 @@ def test_the_bounds_in_torchrl_are_those_of_each_call(trainer):
 
 @of(argvalues=[f"liger {each}" for each in ("grpo", "bnpo", "dapo", "dr_grpo")])
 def test_ligers_own_chunks_of_one_sequence_change_the_order_of_a_sum_only(trainer):
-    from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
-
+    (kind,) = names_of("liger_kernel.chunked_loss.grpo_loss", "LigerFusedLinearGRPOLoss")
     tensors = batch(DECADES, MODERATE)
-    (loss_type,) = trainer.case.loss.args
-    chunked = LigerFusedLinearGRPOLoss(epsilon_low=0.2, epsilon_high=0.28, **trainers.liger_settings(loss_type))
+    chunked = kind(epsilon_low=0.2, epsilon_high=0.28, **trainers.liger_settings(*trainer.case.loss.args))
     (value, slope, _), ours = trainer.run(None, tensors, module=chunked), trainer.run(CLIP, tensors)
     torch.testing.assert_close(ours[0], value, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours[1], slope, rtol=1e-5, atol=1e-9)
@@ -173,10 +158,9 @@ def test_micro_batches_of_ligers_dapo_add_up(trainer):
 
 @of(argvalues=["liger bnpo"])
 def test_without_old_log_probabilities_no_rule_acts_in_liger_and_nothing_stays_behind(trainer):
-    from bandpo.integrations.liger import BandPOLoss
-
-    loss = BandPOLoss(bandpo.Band("kl", 0.001), **trainers.liger_settings("bnpo"))
-    trainer.run(None, batch(DECADES, MODERATE), module=loss)
+    (kind,) = names_of(f"{OURS_OF}.liger", "BandPOLoss")
+    loss, tensors = kind(bandpo.Band("kl", 0.001), **trainers.liger_settings("bnpo")), batch(DECADES, MODERATE)
+    trainer.run(None, tensors, module=loss)
     assert (loss.epsilon_low, loss.epsilon_high) == (0.2, 0.2)
     tensors = batch(DECADES[:4], [0.0], empty=False)
     _, slope, logged = trainer.run(None, tensors, module=loss, on_policy=True)
@@ -188,13 +172,18 @@ def test_without_old_log_probabilities_no_rule_acts_in_liger_and_nothing_stays_b
 @pytest.mark.filterwarnings("ignore")  # of torch.compile and Liger, about themselves
 @of(argvalues=["liger grpo"])
 def test_the_lines_for_liger_compiled_as_by_default(trainer):
-    from bandpo.integrations.liger import BandPOLoss
-
     tensors = logps, old, advantages, mask = around(bandpo.Band(), DECADES, empty=False)
     value, slope, _ = trainer.run(bandpo.Band(), tensors)
-    names = {"hidden": hidden_states(logps).requires_grad_(), "completion_mask": mask.long(), "old": old.float()}
-    names |= {"lm_head": SimpleNamespace(weight=torch.eye(2)), "completion_ids": torch.zeros_like(mask).long()}
-    names = executed("liger", **names, advantages=advantages[:, 0].float(), BandPOLoss=BandPOLoss)
+    names = executed(
+        "liger",
+        hidden=hidden_states(logps).requires_grad_(),
+        completion_mask=mask.long(),
+        old=old.float(),
+        lm_head=SimpleNamespace(weight=torch.eye(2)),
+        completion_ids=torch.zeros_like(mask).long(),
+        advantages=advantages[:, 0].float(),
+        BandPOLoss=names_of(f"{OURS_OF}.liger", "BandPOLoss")[0],
+    )
     torch.testing.assert_close(names["value"].detach(), value)
     (compiled,) = torch.autograd.grad(names["value"], names["hidden"])
     torch.testing.assert_close(compiled, slope, rtol=1e-4, atol=1e-9)
@@ -206,38 +195,30 @@ def test_the_lines_for_liger_compiled_as_by_default(trainer):
 @of(argvalues=["skyrl rollout"])
 @pytest.mark.parametrize("delta", [0.05, 0.2])
 @pytest.mark.parametrize("name", ["kl", "tv"])
-def test_band_against_the_sampler_has_the_gradient_of_skyrls_dppo(trainer, name, delta):
+def test_band_against_the_sampler_has_the_gradient_of_skyrls_dppo(trainer, monkeypatch, name, delta):
     """There the anchor is the sampler too."""
-    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
-    from skyrl.train.config import AlgorithmConfig
-
-    from bandpo.integrations.skyrl import register_bandpo_loss
-
-    region = bandpo.Band(name, delta)
+    registry, settings, register = of_skyrl()
+    region, logged = bandpo.Band(name, delta), []
     dppo = {"dppo_type": f"binary_{name}", "delta_low": delta, "delta_high": delta}
-    config = AlgorithmConfig(policy_loss_type="dppo", dppo=type(AlgorithmConfig().dppo)(**dppo))
+    config = settings(policy_loss_type="dppo", dppo=type(settings().dppo)(**dppo))
     logps, rollout, advantages, mask = around(region)
     named = {"config": config, "loss_mask": mask.to(logps.dtype), "rollout_logprobs": rollout}
-    logged = []
 
     def loss(x, of):
-        value, metrics = PolicyLossRegistry.get(of)(x, torch.full_like(logps, -1.0), advantages, **named)
+        value, metrics = registry.get(of)(x, torch.full_like(logps, -1.0), advantages, **named)
         logged.append(metrics["clip_ratio"])
         return value
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PolicyLossRegistry, "_functions", dict(PolicyLossRegistry._functions))
-        register_bandpo_loss(bandpo.Objective(region, surrogate="mask"), name="masked", anchor="rollout")
-        theirs, ours = (gradient(partial(loss, of=each), logps)[1] for each in ("dppo", "masked"))
+    monkeypatch.setattr(registry, "_functions", dict(registry._functions))
+    register(bandpo.Objective(region, surrogate="mask"), name="masked", anchor="rollout")
+    theirs, ours = (gradient(partial(loss, of=each), logps)[1] for each in ("dppo", "masked"))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
     assert torch.equal(ours != 0, theirs != 0)
     assert logged[1] == pytest.approx(logged[0], rel=1e-6)
 
 
 def tis(**changes):
-    from skyrl.train.config import AlgorithmConfig
-
-    return type(AlgorithmConfig().off_policy_correction)(tis_ratio_type="token", **changes)
+    return type(of_skyrl()[1]().off_policy_correction)(tis_ratio_type="token", **changes)
 
 
 @of(argvalues=["skyrl regular"])
@@ -265,61 +246,42 @@ REDUCTIONS = {
 @of(argvalues=["skyrl regular"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_micro_batches_add_up_to_the_mean_that_skyrl_divided_the_advantages_for(trainer, reduction):
-    from skyrl.backends.skyrl_train.utils import ppo_utils
-
+    (divide,) = names_of("skyrl.backends.skyrl_train.utils.ppo_utils", "apply_loss_reduction_to_advantages_minibatch")
     logps, old, advantages, mask = batch(empty=False)
-    divide = ppo_utils.apply_loss_reduction_to_advantages_minibatch
     scaled = divide(advantages, mask.float(), reduction, micro_batch_size=5, max_seq_len=99)
     rows = torch.arange(len(logps)).split(5)
     parts = [trainer.run(bandpo.Band(), (logps[i], old[i], scaled[i], mask[i])) for i in rows]
     aggregation, length = REDUCTIONS[reduction]
-    objective = bandpo.Objective(bandpo.Band(), aggregation=aggregation)
+    rest = old, advantages, mask, bandpo.Objective(bandpo.Band(), aggregation=aggregation)
     normalizer = length and length * len(logps)
-
-    def loss(x):
-        return bandpo.policy_loss(x, old, advantages, mask, objective, normalizer=normalizer)[0]
-
-    expected, slope = gradient(loss, logps)
+    expected, slope = gradient(lambda x: bandpo.policy_loss(x, *rest, normalizer=normalizer)[0], logps)
     torch.testing.assert_close(sum(value for value, _, _ in parts), expected, rtol=1e-4, atol=0)
     torch.testing.assert_close(torch.cat([x for _, x, _ in parts]), slope, rtol=1e-5, atol=0)
 
 
 @of(argvalues=["skyrl regular"])
-def test_the_loss_travels_as_skyrl_sends_it_and_counts_every_token_without_a_mask(trainer):
-    cloudpickle = pytest.importorskip("cloudpickle")
-    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
-    from skyrl.train.config import AlgorithmConfig
-
-    from bandpo.integrations.skyrl import register_bandpo_loss
-
+def test_the_loss_travels_as_skyrl_sends_it_and_counts_every_token_without_a_mask(trainer, monkeypatch):
+    cloudpickle, (registry, settings, register) = pytest.importorskip("cloudpickle"), of_skyrl()
     logps, old, advantages, mask = batch()
     everything = trainer.run(bandpo.Band(), (logps, old, advantages, torch.ones_like(mask)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PolicyLossRegistry, "_functions", dict(PolicyLossRegistry._functions))
-        register_bandpo_loss(bandpo.Band(), name="ours")
-        sent = pickle.loads(cloudpickle.dumps(PolicyLossRegistry.get("ours")))
-    value, logged = sent(logps, old, advantages, AlgorithmConfig(policy_loss_type="ours"))
-    assert value == everything[0]
-    assert logged["bandpo/tokens"] == everything[2]["tokens"]
+    monkeypatch.setattr(registry, "_functions", dict(registry._functions))
+    register(bandpo.Band(), name="ours")
+    sent = pickle.loads(cloudpickle.dumps(registry.get("ours")))
+    value, logged = sent(logps, old, advantages, settings(policy_loss_type="ours"))
+    assert (value, logged["bandpo/tokens"]) == (everything[0], everything[2]["tokens"])
     value, slope, logged = trainer.run(bandpo.Band(), (logps, old, advantages, torch.zeros_like(mask)))
-    assert value == 0
-    assert not slope.any()
-    assert set(logged.values()) == {0.0}
+    assert (value, slope.any(), set(logged.values())) == (0, False, {0.0})
 
 
 @of(argvalues=["skyrl rollout"])
 def test_the_sampler_as_anchor_is_asked_for_in_skyrl(trainer, monkeypatch):
     with pytest.raises(ValueError, match="tis_ratio_type must be null"):
         trainer.run(bandpo.Band(), batch(), off_policy_correction=tis())
-    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
-    from skyrl.train.config import AlgorithmConfig
-
-    from bandpo.integrations.skyrl import register_bandpo_loss
-
-    monkeypatch.setattr(PolicyLossRegistry, "_functions", dict(PolicyLossRegistry._functions))
-    register_bandpo_loss(anchor="rollout", name="ours")
+    registry, settings, register = of_skyrl()
+    monkeypatch.setattr(registry, "_functions", dict(registry._functions))
+    register(anchor="rollout", name="ours")
     with pytest.raises(ValueError, match="needs the sampler's log-probabilities"):
-        PolicyLossRegistry.get("ours")(*batch()[:3], config=AlgorithmConfig(policy_loss_type="ours"))
+        registry.get("ours")(*batch()[:3], config=settings(policy_loss_type="ours"))
 
 
 # ---- tinker, prime-rl, rLLM
@@ -339,9 +301,7 @@ def test_a_mask_in_tinker_is_policy_loss(trainer, region, surrogate):
 @of(argvalues=["tinker_loss"])
 def test_a_share_of_nothing_is_not_logged_to_tinker(trainer):
     _, slope, logged = trainer.run(bandpo.Band(), batch([0.5], [0.0], [1.0], empty=False))
-    assert slope[0, 0] == -1
-    assert logged["clip/count"] == 0
-    assert "clip/tail_high_share" not in logged
+    assert (slope[0, 0], logged["clip/count"], "clip/tail_high_share" in logged) == (-1, 0, False)
     assert all(x == x for x in logged.values())
 
 

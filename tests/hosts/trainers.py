@@ -164,19 +164,19 @@ def xtuner(host, region, tensors):
     if region is not None:
         config = executed("xtuner")["policy_loss_cfg"]
         config["trust_region"] = node(region, config)
-    loss = importlib.import_module("xtuner.v1.rl.loss.loss_fn").get_policy_loss_fn(config["loss_type"])
-    return lambda x: loss(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
+    (made,) = names_of("xtuner.v1.rl.loss.loss_fn", "get_policy_loss_fn")
+    return lambda x: made(config["loss_type"])(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
 
 
 def trinity(host, region, tensors):
     _, old, advantages, mask = tensors
-    registry = importlib.import_module("trinity.utils.registry").Registry("policy_loss_fn")
+    (registry,) = names_of("trinity.utils.registry", "Registry")
+    name = "bandpo.integrations.trinity.BandPOLoss"
+    named = {"trust_region": region and region.to_config()}
     if region is None:
         name = "trinity.algorithm.policy_loss_fn.ppo_policy_loss.PPOPolicyLossFn"
-        loss = registry.get(name)(backend="verl", clip_range_low=0.2, clip_range_high=0.28)
-    else:
-        name = "bandpo.integrations.trinity.BandPOLoss"
-        loss = registry.get(name)(backend="verl", trust_region=region.to_config())
+        named = {"clip_range_low": 0.2, "clip_range_high": 0.28}
+    loss = registry("policy_loss_fn").get(name)(backend="verl", **named)
     assert set(loss.select_keys) == {"old_log_probs", "response_mask", "advantages"}
     return lambda x: loss(logprob=x, old_log_probs=old, response_mask=mask, advantages=advantages)[0]
 
@@ -186,10 +186,24 @@ def rlinf(host, region, tensors):
     losses, registry = map(importlib.import_module, ("rlinf.algorithms.losses", "rlinf.algorithms.registry"))
     if region is not None:
         importlib.import_module("bandpo.integrations.rlinf").register_bandpo_loss(region)
-    named = {"task_type": "reasoning", "loss_type": "actor" if region is None else "bandpo", "clip_ratio_c": 3.0}
-    named |= {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "fast_path_zero_loss_mask": True}
-    named |= {"loss_agg_func": losses.masked_mean, "advantages": advantages, "loss_mask": mask, "old_logprobs": old}
+    named = {
+        "task_type": "reasoning",
+        "loss_type": "actor" if region is None else "bandpo",
+        "clip_ratio_c": 3.0,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_high": 0.28,
+        "fast_path_zero_loss_mask": True,
+        "loss_agg_func": losses.masked_mean,
+        "advantages": advantages,
+        "loss_mask": mask,
+        "old_logprobs": old,
+    }
     return lambda x: registry.policy_loss(logprobs=x, **named)[0]
+
+
+def names_of(module, *names):
+    """Import names where a case asks for them: not every trainer is installed."""
+    return [getattr(importlib.import_module(module), name) for name in names]
 
 
 def flags(host):
@@ -202,14 +216,30 @@ def megatron(name, loss, region, tensors):
     """slime and miles: one sample a row, one list of tensors a field."""
     _, old, advantages, mask = tensors
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss", "dump_details")
-    args = Namespace(**dict.fromkeys(off), eps_clip=0.2, eps_clip_high=0.28, eps_clip_c=3.0, advantage_estimator="grpo")
-    args.calculate_per_token_loss, args.entropy_coef, args.skip_actor_forward_only = True, 0.0, False
-    args.rollout_top_p = 1.0
-    args.custom_pg_loss_reducer_function_path, args.qkv_format, args.observe_training_entropy = None, "thd", False
-    args.trust_region = region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(name))[1]))
+    args = Namespace(
+        **dict.fromkeys(off),
+        eps_clip=0.2,
+        eps_clip_high=0.28,
+        eps_clip_c=3.0,
+        advantage_estimator="grpo",
+        calculate_per_token_loss=True,
+        entropy_coef=0.0,
+        skip_actor_forward_only=False,
+        rollout_top_p=1.0,
+        custom_pg_loss_reducer_function_path=None,
+        qkv_format="thd",
+        observe_training_entropy=False,
+        trust_region=region and node(region, yaml.safe_load(re.search("holds `(.*?)`", docstring(name))[1])),
+    )
     lengths = [old.shape[1]] * len(old)
-    rows = {"advantages": list(advantages), "log_probs": list(old), "loss_masks": list(mask.to(old.dtype))}
-    rows |= {"response_lengths": lengths, "total_lengths": lengths, "unconcat_tokens": None}
+    rows = {
+        "advantages": list(advantages),
+        "log_probs": list(old),
+        "loss_masks": list(mask.to(old.dtype)),
+        "response_lengths": lengths,
+        "total_lengths": lengths,
+        "unconcat_tokens": None,
+    }
 
     def mean(values):
         return (torch.stack(values.split(lengths)) * mask).sum() / mask.sum()
@@ -220,9 +250,12 @@ def megatron(name, loss, region, tensors):
 def slime(host, region, tensors):
     losses = importlib.import_module("slime.backends.megatron_utils.loss")
     host.patch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: (None, logits))
-    own = losses.policy_loss_function
-    loss = own if region is None else losses.load_function(flags("slime").custom_loss_function_path)
-    return megatron("slime", loss, region, tensors)
+    own = (
+        losses.policy_loss_function
+        if region is None
+        else losses.load_function(flags("slime").custom_loss_function_path)
+    )
+    return megatron("slime", own, region, tensors)
 
 
 def miles(host, region, tensors):
@@ -239,12 +272,11 @@ def torchtitan(host, region, tensors):
     dapo = importlib.import_module("torchtitan.experiments.rl.losses.dapo")
     no_entropy = lambda logits, labels, **named: (logits, torch.zeros_like(logits))  # noqa: E731
     host.patch.setattr(dapo, "compute_logprobs", no_entropy)
-    if region is None:
-        config = dapo.DAPOLoss.Config(ratio_clip_low=0.2, ratio_clip_high=0.28)
-    else:
-        config = importlib.import_module("bandpo.integrations.torchtitan").BandPOLoss.Config(trust_region=region)
-    loss, named = config.build(), {"generator_logprobs": old, "advantages": advantages, "loss_mask": mask}
-    return lambda x: loss(x.flatten(), None, mask.sum().item(), **named)[0]
+    kind, settings = dapo.DAPOLoss, {"ratio_clip_low": 0.2, "ratio_clip_high": 0.28}
+    if region is not None:
+        (kind,), settings = names_of("bandpo.integrations.torchtitan", "BandPOLoss"), {"trust_region": region}
+    named = {"generator_logprobs": old, "advantages": advantages, "loss_mask": mask}
+    return lambda x: kind.Config(**settings).build()(x.flatten(), None, mask.sum().item(), **named)[0]
 
 
 # ---- trainers that are changed by a file of examples/trainers, of what these make
@@ -295,18 +327,34 @@ def roll(path, module, tensors):
     theirs.get_episode_scores = lambda data: SimpleNamespace(to=lambda device: advantages[:, 0])  # for its log
     worker = object.__new__(getattr(theirs, name))
     worker._pg_config_cache, worker._pg_variant_logged, worker.logger = {"pg_variant": "ppo"}, True, None
-    config = {"enable_old_logprobs_recompute": True, "importance_sampling": "token", "loss_agg_mode": "token-mean"}
-    config |= dict.fromkeys(("difficulty_loss_weight", "length_loss_weight", "use_kl_loss"), False)
-    config |= {"use_pg_clip_range": True, "pg_clip": 0.2, "pg_clip_low": 0.2, "pg_clip_high": 0.28}
-    config |= {"dual_clip_loss": True, "rl_loss_coef": 1.0, "entropy_loss_coef": 0.0, "ratio_type": "token"}
+    config = (
+        {"enable_old_logprobs_recompute": True, "importance_sampling": "token", "loss_agg_mode": "token-mean"}
+        | dict.fromkeys(("difficulty_loss_weight", "length_loss_weight", "use_kl_loss"), False)
+        | {
+            "use_pg_clip_range": True,
+            "pg_clip": 0.2,
+            "pg_clip_low": 0.2,
+            "pg_clip_high": 0.28,
+            "dual_clip_loss": True,
+            "rl_loss_coef": 1.0,
+            "entropy_loss_coef": 0.0,
+            "ratio_type": "token",
+        }
+    )
     no_weight = SimpleNamespace(is_weight=SimpleNamespace(enabled=False))
     worker.pipeline_config = SimpleNamespace(**config, train_infer_correction=no_weight)
     worker.strategy = SimpleNamespace(
         op_compute_log_probs=lambda logits, **named: logits,
         op_compute_entropy=lambda logits, **named: torch.zeros_like(logits),
     )
-    rows = {"old_log_probs": old, "ref_log_probs": old, "advantages": advantages * mask, "input_ids": None}
-    rows |= {"response_mask": torch.nn.functional.pad(mask, (1, 0)), "train_infer_is_weight": None}
+    rows = {
+        "old_log_probs": old,
+        "ref_log_probs": old,
+        "advantages": advantages * mask,
+        "input_ids": None,
+        "response_mask": torch.nn.functional.pad(mask, (1, 0)),
+        "train_infer_is_weight": None,
+    }
     counts = {"batch_num_tokens": {"response_mask": mask.sum()}, "global_valid_samples": {"response_mask": len(old)}}
     return lambda x: worker.loss_func(SimpleNamespace(batch=rows, meta_info=counts, non_tensor_batch={}), x)[0]
 
@@ -317,9 +365,16 @@ def swift(module, tensors):
     trainer = object.__new__(factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo")))
     off = "compute_entropy overlong_filter log_rollout_offpolicy_metrics disable_rollout_importance_sampling"
     off += " rollout_importance_sampling_mode _has_teacher off_policy_sequence_mask_delta chord_sft_iterator"
-    settings = dict.fromkeys(off.split()) | {"loss_type": "bnpo", "importance_sampling_level": "token"}
-    settings |= {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.0, "sdar_loss_coef": 0.0}
-    settings |= {"args": SimpleNamespace(delta=None), "accelerator": SimpleNamespace(gather_for_metrics=lambda x: x)}
+    settings = dict.fromkeys(off.split()) | {
+        "loss_type": "bnpo",
+        "importance_sampling_level": "token",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.28,
+        "beta": 0.0,
+        "sdar_loss_coef": 0.0,
+        "args": SimpleNamespace(delta=None),
+        "accelerator": SimpleNamespace(gather_for_metrics=lambda x: x),
+    }
     vars(trainer).update(settings, model=torch.nn.Identity())
     rows = SimpleNamespace(completion_mask=mask, old_per_token_logps=old, advantages=advantages)
     rows.truncated_mask = rows.rollout_per_token_logps = rows.teacher_per_token_logps = None
@@ -363,11 +418,21 @@ def sdpo(module, tensors):
     """Its log-probabilities are put in as logits."""
     _, old, advantages, mask = tensors
     trainer = object.__new__(getattr(sys.modules["bandpo_recipe"], "BandPOTrainer", module.SDPOTrainer))
-    settings = {"epsilon_low": 0.2, "epsilon_high": 0.28, "importance_sampling_level": "token", "loss_type": "dapo"}
-    settings |= {"accelerator": SimpleNamespace(gather=lambda x: x), "_metrics": defaultdict(lambda: defaultdict(list))}
+    settings = {
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.28,
+        "importance_sampling_level": "token",
+        "loss_type": "dapo",
+        "accelerator": SimpleNamespace(gather=lambda x: x),
+        "_metrics": defaultdict(lambda: defaultdict(list)),
+    }
     vars(trainer).update(settings, model=torch.nn.Identity())
-    rows = {"completion_ids": None, "completion_mask": mask.to(old.dtype)}
-    rows |= {"old_per_token_logps": old, "advantages": advantages}
+    rows = {
+        "completion_ids": None,
+        "completion_mask": mask.to(old.dtype),
+        "old_per_token_logps": old,
+        "advantages": advantages,
+    }
     return lambda x: trainer._compute_policy_loss(rows, x)
 
 
@@ -430,11 +495,11 @@ class Policy:
 
 
 def torchrl(aggregation, host, region, tensors, calls=1):
-    from tensordict import TensorDict
-    from torchrl.objectives.llm import GRPOLoss
-
-    from bandpo.integrations.torchrl import BandPOLoss
-
+    (TensorDict,) = names_of("tensordict", "TensorDict")
+    (GRPOLoss,), (BandPOLoss,) = (
+        names_of("torchrl.objectives.llm", "GRPOLoss"),
+        names_of("bandpo.integrations.torchrl", "BandPOLoss"),
+    )
     _, old, advantages, mask = tensors
     fields = {("tokens", "full"): torch.zeros(mask.shape, dtype=torch.long), ("log_probs", "full"): old}
     sequences = TensorDict(fields | {"advantage": advantages[..., None]}, batch_size=[len(mask)])
@@ -472,16 +537,12 @@ def liger_settings(loss_type):
 
 def liger(loss_type, host, region, tensors, on_policy=False, module=None, **named):
     """From hidden states, in one chunk, as ours needs."""
-    from liger_kernel.chunked_loss.grpo_loss import LigerFusedLinearGRPOLoss
-
-    from bandpo.integrations.liger import BandPOLoss
-
     _, old, advantages, mask = tensors
-    settings = liger_settings(loss_type)
+    settings, (ours,) = liger_settings(loss_type), names_of("bandpo.integrations.liger", "BandPOLoss")
     if module is None and region is None:
-        settings |= {"epsilon_low": 0.2, "epsilon_high": 0.28, "chunk_size": len(mask)}
-        module = LigerFusedLinearGRPOLoss(**settings)
-    module = module or BandPOLoss(region.to_config(), **settings)
+        (theirs,) = names_of("liger_kernel.chunked_loss.grpo_loss", "LigerFusedLinearGRPOLoss")
+        module = theirs(epsilon_low=0.2, epsilon_high=0.28, chunk_size=len(mask), **settings)
+    module = module or ours(region.to_config(), **settings)
     arguments = torch.eye(2), torch.zeros(mask.shape, dtype=torch.long), mask.long(), advantages[:, 0].float()
     named["old_per_token_logps"] = None if on_policy else old.float()
 
@@ -499,33 +560,35 @@ def let_pydantic_take_typed_dicts(patch):
         patch.setattr(typing, "TypedDict", typing_extensions.TypedDict)
 
 
+def of_skyrl():
+    """Its registry of losses, its settings, and our function."""
+    (registry,) = names_of("skyrl.backends.skyrl_train.utils.ppo_utils", "PolicyLossRegistry")
+    (settings,) = names_of("skyrl.train.config", "AlgorithmConfig")
+    return registry, settings, *names_of("bandpo.integrations.skyrl", "register_bandpo_loss")
+
+
 def skyrl(kind, host, region, tensors, rollout=None, **settings):
     """As its worker calls them. `rollout` has the sampler as anchor."""
-    from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry
-    from skyrl.train.config import AlgorithmConfig
-
-    from bandpo.integrations.skyrl import register_bandpo_loss
-
-    host.patch.setattr(PolicyLossRegistry, "_functions", dict(PolicyLossRegistry._functions))
+    registry, config_of, register = of_skyrl()
+    host.patch.setattr(registry, "_functions", dict(registry._functions))
     name, (_, old, advantages, mask) = "bandpo", tensors
     if region is None:
         name = "dual_clip" if kind == "dual_clip" else "regular"
         settings |= {"eps_clip_low": 0.2, "eps_clip_high": 0.28, "clip_ratio_c": 3.0}
     elif kind == "rollout":
         old, rollout = old - 0.1, old
-        register_bandpo_loss(region, anchor="rollout")
+        register(region, anchor="rollout")
     elif region == BANDS[0] and kind == "regular":
         executed("skyrl")
     else:
-        dual_clip = 3.0 if kind == "dual_clip" else None
-        register_bandpo_loss(bandpo.Objective(region, dual_clip=dual_clip).to_config())
-    config = AlgorithmConfig(policy_loss_type=name, **settings)
+        register(bandpo.Objective(region, dual_clip=3.0 if kind == "dual_clip" else None).to_config())
+    config = config_of(policy_loss_type=name, **settings)
 
     def loss(x):
         named = {"config": config, "loss_mask": mask.to(x.dtype), "rollout_logprobs": rollout}
-        value, logged = PolicyLossRegistry.get(name)(x, old, advantages, **named)
+        value, logged = registry.get(name)(x, old, advantages, **named)
         logged["cut/fraction"] = logged.pop("clip_ratio")
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in logged.items()}
+        host.log(logged)
         return value
 
     return loss
@@ -547,46 +610,46 @@ def datums(tensors, make=SimpleNamespace, to_input=lambda x: SimpleNamespace(to_
     data = []
     for _, old, advantages, mask in zip(*tensors, strict=True):
         n = max(1, int(mask.nonzero().max()) + 1) if mask.any() else 1
-        rows = {"target_tokens": torch.zeros(n, dtype=torch.long), "logprobs": old[:n]}
-        rows |= {"advantages": advantages[:n], "mask": mask[:n].to(old.dtype)}
+        rows = {
+            "target_tokens": torch.zeros(n, dtype=torch.long),
+            "logprobs": old[:n],
+            "advantages": advantages[:n],
+            "mask": mask[:n].to(old.dtype),
+        }
         data.append(make({name: to_input(x) for name, x in rows.items() if name not in drop}))
     return data
 
 
 def tinker_loss(host, region, tensors):
     """Our loss, called with what another server of tinker's API has; without tinker. Its own is the textbook's."""
-    from bandpo.integrations.tinker import bandpo_loss
-
     if region is None:
         return ppo(tensors)
+    (ours,) = names_of("bandpo.integrations.tinker", "bandpo_loss")
     data = datums(tensors, lambda rows: SimpleNamespace(loss_fn_inputs=rows))
 
     def loss(x):
         rows = [row[: len(datum.loss_fn_inputs["mask"].to_torch())] for row, datum in zip(x, data, strict=True)]
-        value, logged = bandpo_loss(region)(data, rows)
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in logged.items()}
+        value, logged = ours(region)(data, rows)
+        host.log(logged)
         return value
 
     return loss
 
 
 def tinker_datum(rows):
-    from tinker import ModelInput, types
-
-    length = len(rows["target_tokens"].to_torch())
-    return types.Datum(model_input=ModelInput.from_ints([1] * length), loss_fn_inputs=rows)
+    tinker = importlib.import_module("tinker")
+    tokens = tinker.ModelInput.from_ints([1] * len(rows["target_tokens"].to_torch()))
+    return tinker.types.Datum(model_input=tokens, loss_fn_inputs=rows)
 
 
 def tinker(masked, host, region, tensors, drop=()):
     """By the code of `TrainingClient` that runs a loss; what it sends back to its server is minus the gradient."""
-    from tinker import ForwardBackwardOutput, TensorData, TrainingClient
-
-    from bandpo.integrations.tinker import bandpo_loss
-
     if region is None:
         return ppo(tensors)
-    data = datums(tensors, tinker_datum, TensorData.from_torch, drop or (() if masked else ("mask",)))
-    fn = bandpo_loss(bandpo.Objective(region).to_config())
+    theirs, (ours,) = importlib.import_module("tinker"), names_of("bandpo.integrations.tinker", "bandpo_loss")
+    as_data = theirs.TensorData.from_torch
+    data = datums(tensors, tinker_datum, as_data, drop or (() if masked else ("mask",)))
+    fn = ours(bandpo.Objective(region).to_config())
     if region == BANDS[0]:
         calls = []
         client = SimpleNamespace(forward_backward_custom=lambda *arguments: calls.append(arguments))
@@ -594,15 +657,13 @@ def tinker(masked, host, region, tensors, drop=()):
         ((_, fn),) = calls
 
     def loss(x):
-        lengths = [len(datum.loss_fn_inputs["target_tokens"].to_torch()) for datum in data]
-        outputs = [
-            {"logprobs": TensorData.from_torch(row[:n].detach().float())} for row, n in zip(x, lengths, strict=True)
-        ]
-        server = ForwardBackwardOutput(loss_fn_output_type="logprobs", loss_fn_outputs=outputs, metrics={})
-        result = TrainingClient._compute_custom_loss(data, fn, server)
-        host.logged |= {name.removeprefix("bandpo/"): number for name, number in result.metrics.items()}
+        rows = [row[: len(each.loss_fn_inputs["target_tokens"].to_torch())] for row, each in zip(x, data, strict=True)]
+        outputs = [{"logprobs": as_data(row.detach().float())} for row in rows]
+        server = theirs.ForwardBackwardOutput(loss_fn_output_type="logprobs", loss_fn_outputs=outputs, metrics={})
+        result = theirs.TrainingClient._compute_custom_loss(data, fn, server)
+        host.log(result.metrics)
         slopes = [-datum.loss_fn_inputs["weights"].to_torch() for datum in result.data]
-        moved = sum((row[:n] * slope).sum() for row, n, slope in zip(x, lengths, slopes, strict=True))
+        moved = sum((row * slope).sum() for row, slope in zip(rows, slopes, strict=True))
         return result.loss_sum + moved - moved.detach()
 
     return loss
@@ -646,7 +707,7 @@ def prime_rl(from_source, host, region, tensors, weights=None, settings=None, **
                 out = ours(SimpleNamespace(**dict(zip(names, row, strict=True)), ref_logprobs=None), **kwargs)
                 logged.append(out.metrics)
                 value = value + out.loss / mask.sum()
-        host.logged |= {name.removeprefix("bandpo/"): sum(row[name] for row in logged).item() for name in logged[0]}
+        host.log({name: sum(row[name] for row in logged).item() for name in logged[0]})
         return value
 
     return loss
@@ -674,9 +735,17 @@ def rllm(kind, host, region, tensors, params=None, rollout=None):
         values = []
         rows = zip(x, old, advantages, mask, strict=True) if kind == "each" else [(x, old, advantages, mask)]
         for new, before, its, inside in rows:
-            context = {"logp_curr": new, "logp_old": before, "advantages": its, "action_mask": inside}
-            context |= {"params": {"eps_clip": 0.2, "eps_clip_high": None, "kl_beta": 0.0} | params, "backend": "verl"}
-            context |= {"obs_mask": torch.zeros_like(inside), "logp_ref": None, "logp_rollout": rollout}
+            context = {
+                "logp_curr": new,
+                "logp_old": before,
+                "advantages": its,
+                "action_mask": inside,
+                "params": {"eps_clip": 0.2, "eps_clip_high": None, "kl_beta": 0.0} | params,
+                "backend": "verl",
+                "obs_mask": torch.zeros_like(inside),
+                "logp_ref": None,
+                "logp_rollout": rollout,
+            }
             context["aggregate"] = lambda values, mask, mode=None: (values * mask).sum()
             value, numbers = losses[page["loss_fn"]](SimpleNamespace(**context))
             values.append(value)
@@ -692,8 +761,15 @@ def rllm(kind, host, region, tensors, params=None, rollout=None):
 # `grpo_compute_loss`, uncompiled, over a model that only has logits
 
 
-UNSLOTH = {"loss_type": "bnpo", "epsilon": 0.2, "epsilon_high": None, "generation_kwargs": None, "temperature": 1.0}
-UNSLOTH |= {"importance_sampling_level": "token", "delta": None}
+UNSLOTH = {
+    "loss_type": "bnpo",
+    "epsilon": 0.2,
+    "epsilon_high": None,
+    "generation_kwargs": None,
+    "temperature": 1.0,
+    "importance_sampling_level": "token",
+    "delta": None,
+}
 
 
 def unsloth_modules(patch):
@@ -764,8 +840,14 @@ def unsloth(loss_type, host, region, tensors):
     left = has_left_padding(mask)
     accelerator = SimpleNamespace(num_processes=1, scaler=None, gather=lambda x: x[None])
     accelerator.unwrap_model = lambda model, **named: model
-    args = UNSLOTH | {"loss_type": loss_type, "max_completion_length": 20, "unsloth_num_chunks": -1}
-    args |= {"unsloth_grpo_mini_batch": 4, "unsloth_logit_chunk_multiplier": 2, "steps_per_generation": None}
+    args = UNSLOTH | {
+        "loss_type": loss_type,
+        "max_completion_length": 20,
+        "unsloth_num_chunks": -1,
+        "unsloth_grpo_mini_batch": 4,
+        "unsloth_logit_chunk_multiplier": 2,
+        "steps_per_generation": None,
+    }
 
     class Theirs:
         compute_loss = host.modules[1]
@@ -781,9 +863,15 @@ def unsloth(loss_type, host, region, tensors):
 
     trainer = Theirs() if region is None else type("Ours", (_Bounded, Theirs), {})(trust_region=region)
     prompts = torch.where(left[:, None], torch.tensor([[2, 0]]), torch.tensor([[0, 0]]))
-    inputs = {"prompt_ids": prompts, "prompt_mask": (prompts != 2).long(), "completion_mask": mask.long()}
-    inputs |= {"completion_ids": torch.where(mask, 0, 2), "advantages": advantages[:, 0].float()}
-    inputs |= {"old_per_token_logps": wide(old, left).float(), "max_left_pad": 1}
+    inputs = {
+        "prompt_ids": prompts,
+        "prompt_mask": (prompts != 2).long(),
+        "completion_mask": mask.long(),
+        "completion_ids": torch.where(mask, 0, 2),
+        "advantages": advantages[:, 0].float(),
+        "old_per_token_logps": wide(old, left).float(),
+        "max_left_pad": 1,
+    }
 
     def loss(logits):
         trainer.model = Logits(logits)
@@ -903,8 +991,10 @@ def rows(mask):
 
 
 _SEQUENCE = {"aggregation": "seq-mean-token-mean", "normalizer": rows}
-_HIDDEN = {"leaf": hidden_states, "logps": lambda x: x.double().log_softmax(-1)[..., 0], "dtypes": FLOAT32}
-_HIDDEN |= {
+_HIDDEN = {
+    "leaf": hidden_states,
+    "logps": lambda x: x.double().log_softmax(-1)[..., 0],
+    "dtypes": FLOAT32,
     "rtol": 1e-4,
     "sure": lambda logps: (logps < -(2**-23))[..., None],
     "ratios": MODERATE,
@@ -974,6 +1064,9 @@ class Opened:
             self.modules = unsloth_modules(patch)
         elif package:
             pytest.importorskip(package)
+
+    def log(self, numbers):
+        self.logged |= {name.removeprefix("bandpo/"): number for name, number in numbers.items()}
 
     def run(self, region, tensors, **named):
         """Return value, gradient of the leaf, and what the trainer logs."""

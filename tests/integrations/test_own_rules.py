@@ -74,12 +74,10 @@ def test_a_node_imports_its_rule_and_the_rule_writes_that_node(module):
     node = {"type": f"{module}:Evened", "factor": 2.0}
     region = trust_region(yaml.safe_load(yaml.safe_dump(node)))
     assert type(region) is sys.modules[module].Evened
-    assert region.factor == 2.0
-    assert region.to_config() == node
+    assert (region.factor, region.to_config()) == (2.0, node)
     assert trust_region({"type": f"evened_{module}", "factor": 2.0}) == region  # the short name, from now on
     inside = Objective(Capped(region, 1.5), surrogate="mask")
-    assert inside.to_config()["trust_region"]["region"] == node
-    assert objective(inside.to_config()) == inside
+    assert (inside.to_config()["trust_region"]["region"], objective(inside.to_config())) == (node, inside)
     check_trust_region(region)
 
 
@@ -134,13 +132,9 @@ def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
 def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
     node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "surrogate": "mask"}
     assert own_type(node) is own_type("module:Class") is own_type(None) is own_type({"name": "module:Class"}) is None
-    for deep in (
-        {"type": kind},
-        [{"type": "clip"}, {"type": kind}],
-        {"x": [{"y": {"type": kind}}]},
-        {"type": ({"type": kind},)},
-    ):
-        assert own_type({**node, "surrogate": deep}) == kind
+    one = {"type": kind}
+    deep = (one, [{"type": "clip"}, one], {"x": [{"y": one}]}, {"type": (one,)})
+    assert [own_type({**node, "surrogate": each}) for each in deep] == [kind] * 4
 
 
 @pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
@@ -194,19 +188,24 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
         on_trl.run(build(settings))
 
 
-def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch):
+EVIL = '{"type": "evilmod:X"}'
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"trust_region({EVIL})",
+        f"trust_region(node={EVIL})",
+        "trust_region(\"{type: 'evilmod:X'}\")",
+        f"Objective(bandpo.trust_regions.trust_region({EVIL}))",
+    ],
+)
+def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch, code):
     """Nodes may be written as text; who only reads looks into it, and a script is not run for it."""
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for text in ('{type: "evilmod:X"}', '{"type": "evilmod:X"}', "{type: capped, region: {type: evilmod:X}}"):
-        assert own_type(text) == "evilmod:X"
-        assert own_type({"trust_region": text}) == "evilmod:X"
+    for text in ('{type: "evilmod:X"}', EVIL, "{type: capped, region: {type: evilmod:X}}"):
+        assert own_type(text) == own_type({"trust_region": text}) == "evilmod:X"
     assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
-    for code in (
-        'trust_region({"type": "evilmod:X"})',
-        'trust_region(node={"type": "evilmod:X"})',
-        "trust_region(\"{type: 'evilmod:X'}\")",
-        'Objective(bandpo.trust_regions.trust_region({"type": "evilmod:X"}))',
-    ):
-        (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
-        assert "trust_region: not a plain value" in str(of_script([tmp_path / "train.py"], set())[2])
+    (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
+    assert "trust_region: not a plain value" in str(of_script([tmp_path / "train.py"], set())[2])

@@ -5,13 +5,14 @@ import math
 
 import pytest
 import torch
-from test_trl import build
+from test_trl import train
 
 import tiny
 from bandpo import Clip
 from bandpo.errors import UserError
 from bandpo.integrations.run_state import TokenWriter
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo_runs.cli import main
 from bandpo_runs.reports.calibration import calibrate
 from bandpo_runs.reports.tokens import read_tokens
 
@@ -42,16 +43,14 @@ def test_what_is_written_is_what_was_given(tmp_path):
     writer = TokenWriter(tmp_path / "new" / "folder", 1.0, 3)
     writer.write(2, old, new.requires_grad_(), advantages, mask, batch=0)
     found = rows(tmp_path / "new" / "folder" / "tokens-3.jsonl")
-    expected = [i for i in range(40) if i not in (5, 9, 10)]
-    for row, i in zip(found, expected, strict=True):
-        kept = mask[i].bool()
-        assert row["step"] == 2
-        assert torch.equal(torch.tensor(row["old_logps"]), old[i][kept])  # float32, to the last bit
-        assert torch.equal(torch.tensor(row["logps"]), new[i][kept])
-        assert torch.tensor(row["advantage"]) == advantages[i]
+    for row, i in zip(found, [i for i in range(40) if i not in (5, 9, 10)], strict=True):
+        inside = mask[i].bool()
+        written = [torch.tensor(row[name]) for name in ("old_logps", "logps", "advantage")]
+        assert all(map(torch.equal, written, (old[i][inside], new[i][inside], advantages[i])))  # to the last bit
     assert len({row["response_id"] for row in found}) == 37
     writer.write(3, old[:1], new[:1], advantages[:1, None].expand(1, 7), mask[:1], batch=0)
     assert rows(writer.path)[-1]["advantage"] == [pytest.approx(advantages[0].item())] * 4
+    assert [row["step"] for row in rows(writer.path)] == [2] * 37 + [3]
 
 
 def test_a_response_is_in_all_steps_that_use_it_or_in_none(tmp_path):
@@ -70,15 +69,12 @@ def test_a_response_is_in_all_steps_that_use_it_or_in_none(tmp_path):
 
 @pytest.mark.parametrize("torn", [b"", b'{"step": 4, "old_lo', b'{"step": 4}'])
 def test_resuming_writes_no_step_twice_and_loses_none(tmp_path, torn):
-    whole, killed = TokenWriter(tmp_path / "whole", 1.0, 0), TokenWriter(tmp_path / "killed", 1.0, 0)
-    for step in range(6):
-        write(whole, step, seed=step)
-    for step in range(5):
-        write(killed, step, seed=step)
-    with killed.path.open("ab") as file:
-        file.write(torn)
-    resumed = TokenWriter(tmp_path / "killed", 1.0, 0)  # of the checkpoint after three steps
-    for step in (3, 4, 5):
+    whole, killed, resumed = (TokenWriter(tmp_path / name, 1.0, 0) for name in ("whole", "killed", "killed"))
+    for writer, steps in ((whole, range(6)), (killed, range(5))):
+        for step in steps:
+            write(writer, step, seed=step)
+    killed.path.write_bytes(killed.path.read_bytes() + torn)
+    for step in (3, 4, 5):  # of the checkpoint after three steps
         write(resumed, step, seed=step)
     assert resumed.path.read_bytes() == whole.path.read_bytes()
     write(whole, 2, seed=2)  # the same trainer goes back
@@ -132,16 +128,11 @@ def test_resuming_under_a_limit_ends_with_the_same_file(tmp_path, killed_at, beg
     assert resumed.share == whole.share < 1
 
 
-def test_a_response_larger_than_the_limit_is_left_out(tmp_path):
-    writer = TokenWriter(tmp_path, 1.0, 0, limit=100)
-    write(writer, 0)
-    assert rows(writer.path) == []
-    write(writer, 1, seed=1)
-
-
 def test_tokens_of_another_run_and_damaged_ones_are_left_alone(tmp_path):
-    write(TokenWriter(tmp_path, 1.0, 0), 0)
     path = tmp_path / "tokens-0.jsonl"
+    write(TokenWriter(tmp_path, 1.0, 0, limit=100), 0)  # each response is larger
+    assert rows(path) == []
+    write(TokenWriter(tmp_path, 1.0, 0), 0)
     before = path.read_bytes()
     with pytest.raises(UserError, match=r"tokens-0\.jsonl holds the tokens of another run already; give tokens_path"):
         write(TokenWriter(tmp_path, 1.0, 0), 0)
@@ -166,34 +157,28 @@ def test_a_share_that_is_none_is_refused(tmp_path, share):
 
 def trained(tmp_path, **changes):
     settings = tiny.settings(tmp_path / "out", kind=BandPOConfig, **{"all_metrics": True, "max_steps": 8} | changes)
-    trainer = build(BandPOTrainer, settings, Clip(0.2, 0.2))
-    trainer.train()
-    return trainer
+    return train(BandPOTrainer, settings, Clip(0.2, 0.2))
 
 
-def test_a_run_writes_the_tokens_that_its_metrics_count(tmp_path):
+def test_a_run_writes_the_tokens_that_its_metrics_count(tmp_path, capsys):
     trainer = trained(tmp_path, tokens_path=str(tmp_path / "tokens"), tokens_share=1.0)
     path = tmp_path / "tokens" / "tokens-0.jsonl"
     found = rows(path)
     for step in range(8):
-        tokens = read_tokens([_only(tmp_path, found, step)])
-        logged = trainer.state.log_history[step]
+        (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found if row["step"] == step))
+        tokens, logged = read_tokens([tmp_path / "one.jsonl"]), trainer.state.log_history[step]
         assert tokens.count == logged["bandpo/tokens"]
         outside = abs(torch.from_numpy(tokens.log_ratio).expm1()) > 0.2
         assert outside.double().mean().item() == pytest.approx(logged.get("bandpo/clip/fraction", 0.0), abs=2e-3)
     assert len({row["response_id"] for row in found}) <= 64  # one batch, used twice
     assert len(found) == 8 * 16
     # The number that its own rule has is found again from what it stopped.
-    tokens = read_tokens([path])
-    share = calibrate(tokens, [Clip()], match=Clip(0.2, 0.2)).rules[0]
-    assert share.value == pytest.approx(0.2, rel=0.02)
+    share = calibrate(read_tokens([path]), [Clip()], match=Clip(0.2, 0.2)).rules[0]
     low, high = share.interval
+    assert share.value == pytest.approx(0.2, rel=0.02)
     assert low <= 0.2 <= high
-
-
-def _only(folder, found, step):
-    (path := folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found if row["step"] == step))
-    return path
+    assert main(["calibrate", str(path.parent)]) == 0  # and by the folder
+    assert "of the tokens" in capsys.readouterr().out
 
 
 def test_an_evaluation_writes_nothing_and_a_run_with_a_share_of_0(tmp_path):

@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import bandpo
 import tiny
-from bandpo import Band, Capped, Clip, Objective, Region, integrations
+from bandpo import Band, Clip, Objective, Region, integrations
 from bandpo.integrations.trl import MAIN_METRICS, BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_settings import LOSS_TYPES
 from bandpo.losses.metrics import Metrics
@@ -46,8 +46,8 @@ def build(cls, args, region=None, model=None, **named):
     return trainer
 
 
-def train(cls, args, region=None, model=None):
-    trainer = build(cls, args, region, model)
+def train(cls, args, region=None, model=None, **named):
+    trainer = build(cls, args, region, model, **named)
     trainer.train()
     return trainer
 
@@ -133,49 +133,26 @@ class Recording(BandPOTrainer):
         return out
 
 
-REGIONS = [Band("kl", 0.05), Band("tv", 0.05), Band("chi2", 0.05), Capped(Band(), 2.0)]
-# Every day each region and each average once; the average does not see which region it was.
-PAIRS = [
-    pytest.param(loss_type, region, marks=[] if i == j else [pytest.mark.slow], id=f"{loss_type}-{region}")
-    for i, loss_type in enumerate(LOSS_TYPES)
-    for j, region in enumerate(REGIONS)
-]
-
-
-@pytest.mark.parametrize(("loss_type", "region"), PAIRS)
-def test_band_has_the_loss_and_gradient_of_policy_loss(tmp_path, loss_type, region):
-    trainer = train(Recording, full(tmp_path, loss_type=loss_type, max_steps=8), region)
-    left_out = tokens = 0
-    assert sum(clipped_shares(trainer)) > 0.02
-    for inputs, logps, theirs in trainer.records:
-        mask = inputs["completion_mask"].bool()
-        old = inputs["old_per_token_logps"]
-        ours = logps.detach().clone().requires_grad_()
-        normalizer = {
-            "dapo": inputs["num_items_in_batch"] / DAPO_STEPS,
-            "dr_grpo": len(mask) * trainer.max_completion_length,
-        }.get(loss_type)
-        objective = bandpo.Objective(region, aggregation=AGGREGATION[loss_type])
-        loss, _ = bandpo.policy_loss(ours, old, inputs["advantages"], mask, objective, normalizer=normalizer)
-        assert abs(loss.item() - theirs.item()) <= 1e-6 * max(1.0, abs(loss.item()))
-        loss.backward()
-        bounds = region.bounds(torch.where(mask, old, -1.0))
-        ratio = (ours - old).detach()
-        near = torch.minimum((ratio.exp() - bounds.log_low.exp()).abs(), (ratio.exp() - bounds.log_high.exp()).abs())
-        far = mask & (near > 2**-22)
-        largest = float(ours.grad.abs().max())
-        torch.testing.assert_close(ours.grad[far], logps.grad[far], rtol=0, atol=1e-6 * largest)
-        left_out += int((mask & ~far).sum())
-        tokens += int(mask.sum())
-    assert left_out / tokens < 1e-3
+def policy_losses(trainer, record, objective, of="old_per_token_logps"):
+    """Return TRL's value and gradient of a recorded batch, those of `policy_loss` by TRL's average, and its metrics."""
+    inputs, logps, theirs = record
+    mask, loss_type = inputs["completion_mask"].bool(), trainer.args.loss_type
+    normalizers = {"dr_grpo": len(mask) * trainer.max_completion_length}
+    normalizers["dapo"] = inputs["num_items_in_batch"] / DAPO_STEPS
+    objective = dataclasses.replace(objective, aggregation=AGGREGATION[loss_type])
+    ours = logps.detach().clone().requires_grad_()
+    named = {"normalizer": normalizers.get(loss_type)}
+    loss, metrics = bandpo.policy_loss(ours, inputs[of], inputs["advantages"], mask, objective, **named)
+    return (theirs.detach(), logps.grad), (loss.detach(), torch.autograd.grad(loss, ours)[0]), metrics
 
 
 @pytest.mark.parametrize("rule", [Band(), Objective(Clip(1.0, 0.1), surrogate="weight")], ids=["clamp", "loss"])
 def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeypatch, rule):
     trainer = build(BandPOTrainer, tiny.settings(tmp_path, max_steps=2), rule)
-    epsilons = trainer.epsilon_low, trainer.epsilon_high
+    state = lambda: (trainer.epsilon_low, trainer.epsilon_high, trainer.args.delta, trainer._loss_inputs)  # noqa: E731
+    before = state()
     trainer.train()
-    assert (trainer.epsilon_low, trainer.epsilon_high, trainer._loss_inputs) == (*epsilons, None)
+    assert state() == before
 
     def fail(self, model, inputs):
         assert (self.args.delta == -math.inf) == self._replaces
@@ -185,20 +162,7 @@ def test_the_trainer_is_left_as_it_was_even_if_the_loss_raises(tmp_path, monkeyp
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", fail)
     with pytest.raises(RuntimeError, match="lost"):
         trainer._compute_loss(trainer.model, {"completion_mask": torch.ones(2, 3)})
-    assert (trainer.epsilon_low, trainer.epsilon_high, trainer.args.delta) == (*epsilons, None)
-    assert trainer._loss_inputs is None
-
-
-def test_metrics_are_sums_over_the_whole_log_window(tmp_path):
-    each = train(BandPOTrainer, full(tmp_path, max_steps=8), Band("kl", 0.05))
-    once = train(BandPOTrainer, full(tmp_path, max_steps=8, logging_steps=8), Band("kl", 0.05))
-    rows = [r for r in each.state.log_history if "bandpo/tokens" in r]
-    (total,) = [r for r in once.state.log_history if "bandpo/tokens" in r]
-    assert total["bandpo/tokens"] == sum(r["bandpo/tokens"] for r in rows)
-    assert total["bandpo/clip/count"] == sum(r["bandpo/clip/count"] for r in rows) > 0
-    expected = total["bandpo/clip/count"] / total["bandpo/tokens"]
-    assert total["bandpo/clip/fraction"] == expected
-    assert not any(math.isnan(v) for v in total.values() if isinstance(v, float))
+    assert state() == before
 
 
 def test_an_evaluation_is_in_no_number_of_the_training(tmp_path):
@@ -210,8 +174,7 @@ def test_an_evaluation_is_in_no_number_of_the_training(tmp_path):
 
     more = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 16}
     ours = numbers(build(BandPOTrainer, full(tmp_path, max_steps=8, **more), Band(), eval_dataset=tiny.rows(4)))
-    assert len(ours) == 8
-    assert ours == numbers(build(BandPOTrainer, full(tmp_path, max_steps=8), Band()))
+    assert (len(ours), ours) == (8, numbers(build(BandPOTrainer, full(tmp_path, max_steps=8), Band())))
 
 
 def test_eight_numbers_a_row_unless_all_are_asked_for(tmp_path):
@@ -219,8 +182,7 @@ def test_eight_numbers_a_row_unless_all_are_asked_for(tmp_path):
         train(BandPOTrainer, kind(tmp_path, max_steps=8), Band("kl", 0.05)).state.log_history[:-1]
         for kind in (tiny.settings, full)
     )
-    ours = [{key for key in row if key.startswith("bandpo/")} for row in short]
-    assert set.union(*ours) == {f"bandpo/{name}" for name in MAIN_METRICS}
+    assert {key for row in short for key in row if "bandpo/" in key} == {f"bandpo/{name}" for name in MAIN_METRICS}
     assert {f"bandpo/log_ratio/p{percent}" for percent in ("01", "50", "99")} < long[0].keys()
     for row, kept in zip(long, short, strict=True):
         assert {key: row[key] for key in kept if key != "step_time"} == {k: kept[k] for k in kept if k != "step_time"}
@@ -238,7 +200,7 @@ class LogsByItself(TrainerCallback):
 
 
 def join(rank, folder):
-    """Make this process one of two, which ends by `leave`. One that hangs says where."""
+    """Make this process one of two. One that hangs says where."""
     faulthandler.dump_traceback_later(600, exit=True)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, but not used: the group is there
@@ -248,32 +210,34 @@ def join(rank, folder):
     )
 
 
-def leave():
-    """End this process at once: `destroy_process_group` has no limit of time, and hung in a process that had finished
-    (torch 2.13, gloo)."""
+def _process(rank, folder, work, arguments):
+    join(rank, folder)
+    torch.save(work(folder, *arguments), Path(folder) / f"{rank}.pt")
+    # `destroy_process_group` has no limit of time, and hung in a process that had finished (torch 2.13, gloo).
     os._exit(0)
 
 
-def one_of_two_processes(rank, folder):
-    join(rank, folder)
+def in_two_processes(work, folder, *arguments):
+    """Return what `work(folder, ...)` returns in each of two processes."""
+    torch.multiprocessing.spawn(_process, (str(folder), work, arguments), nprocs=2)
+    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def recorded(folder):
     args = full(folder, max_steps=8, logging_steps=8, per_device_train_batch_size=8, ddp_find_unused_parameters=False)
     trainer = build(Recording, args, Band("kl", 0.05))
     trainer.add_callback(LogsByItself(trainer.log))
     trainer.train()
     names = ("old_per_token_logps", "advantages", "completion_mask")
     seen = [(logps.detach(), *(inputs[name] for name in names)) for inputs, logps, _ in trainer.records]
-    torch.save((seen, trainer.state.log_history), Path(folder) / f"{rank}.pt")
-    leave()
+    return seen, trainer.state.log_history
 
 
 @pytest.mark.slow
 def test_one_of_two_processes_may_log_and_the_sums_are_over_both(tmp_path):
-    torch.multiprocessing.spawn(one_of_two_processes, (str(tmp_path),), nprocs=2)
-    (seen, log), (others, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert sum("mine" in row for row in log) == 8
+    (seen, log), (others, _) = in_two_processes(recorded, tmp_path)
     (row,) = [row for row in log if "bandpo/tokens" in row]
-    assert row["step"] == 8
-    assert "loss" in row
+    assert (row["step"], "loss" in row, sum("mine" in row for row in log)) == (8, True, 8)
     batches = [bandpo.policy_loss(*batch[:3], batch[3].bool(), Band("kl", 0.05))[1] for batch in (*seen, *others)]
     expected = functools.reduce(Metrics.merge, batches).compute()
     assert {name: row[f"bandpo/{name}"] for name in expected} == pytest.approx(expected, rel=1e-6)
@@ -282,10 +246,10 @@ def test_one_of_two_processes_may_log_and_the_sums_are_over_both(tmp_path):
 
 def test_the_region_can_come_from_the_config_and_only_from_one_place(tmp_path):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region='{"type": "band", "divergence": "tv", "delta": 0.1}')
-    assert build(BandPOTrainer, args).trust_region == Band("tv", 0.1)
+    for rule in (None, Band("tv", 0.1)):  # the same is not a second one
+        assert build(BandPOTrainer, args, rule).trust_region == Band("tv", 0.1)
     with pytest.raises(ValueError, match="twice"):
         build(BandPOTrainer, args, Band())
-    assert build(BandPOTrainer, args, Band("tv", 0.1)).trust_region == Band("tv", 0.1)  # the same is not a second one
     assert build(BandPOTrainer, tiny.settings(tmp_path)).trust_region == Band("kl", 0.05)
 
 
@@ -293,8 +257,7 @@ def test_the_config_keeps_every_field_of_trl():
     names = lambda cls: {f: p.default for f, p in inspect.signature(cls).parameters.items()}  # noqa: E731
     ours, theirs = names(BandPOConfig), names(GRPOConfig)
     added = {"trust_region", "all_metrics", "anchor", "tokens_path", "tokens_share", "stop_if_not_finite"}
-    assert set(ours) - set(theirs) == added
-    assert {k: v for k, v in ours.items() if k in theirs} == theirs
+    assert (set(ours) - set(theirs), {k: v for k, v in ours.items() if k in theirs}) == (added, theirs)
 
 
 @pytest.mark.parametrize(
@@ -329,10 +292,12 @@ NODE = {"type": "band", "divergence": "tv", "delta": 0.1}
 def test_what_trl_does_itself_is_refused_by_name(tmp_path, fields):
     value, name = bandpo.Objective(**fields), next(iter(fields))
     for given in (value, value.to_config()):
-        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
-            tiny.settings(tmp_path, BandPOConfig, trust_region=given)
-        with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
-            build(BandPOTrainer, tiny.settings(tmp_path), given, "no/such-model")
+        for refuse in (
+            lambda rule: tiny.settings(tmp_path, BandPOConfig, trust_region=rule),
+            lambda rule: build(BandPOTrainer, tiny.settings(tmp_path), rule, "no/such-model"),
+        ):
+            with pytest.raises(ValueError, match=rf"^{name} must be .* through TRL, got .*: .+"):
+                refuse(given)
 
 
 ALONE = Objective(Band("tv", 0.1))
@@ -364,12 +329,6 @@ def test_every_field_of_the_config_has_a_help_text():
     assert {each.name for each in dataclasses.fields(BandPOConfig) if each.init} <= helped
 
 
-@pytest.mark.parametrize(("given", "named"), [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3")])
-def test_a_config_names_what_is_no_region(tmp_path, given, named):
-    with pytest.raises(ValueError, match=rf"(must be .*got |is called |^){re.escape(named)}"):
-        tiny.settings(tmp_path, BandPOConfig, trust_region=given)
-
-
 class OfMyOwn(Region):
     """A rule without a node."""
 
@@ -380,9 +339,13 @@ class OfMyOwn(Region):
         return "OfMyOwn()"
 
 
-def test_a_config_refuses_a_region_without_a_node(tmp_path):
-    with pytest.raises(ValueError, match=r"OfMyOwn\(\).*BandPOTrainer\(trust_region="):
-        tiny.settings(tmp_path, BandPOConfig, trust_region=OfMyOwn())
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3"), (OfMyOwn(), r"OfMyOwn()")],
+)
+def test_a_config_names_what_is_no_region(tmp_path, given, named):
+    with pytest.raises(ValueError, match=rf"(must be .*got |is called |^){re.escape(named)}"):
+        tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 
 @pytest.mark.parametrize("rule", [{"trust_region": Band()}, {}], ids=["a rule", "none"])
@@ -415,19 +378,25 @@ def test_a_region_given_to_the_trainer_is_kept_with_what_it_made(tmp_path, regio
     assert trainer.trust_region is region
 
 
-def test_a_temperature_that_sampler_and_log_probabilities_share_is_fine(tmp_path):
-    build(BandPOTrainer, tiny.settings(tmp_path, temperature=0.7, generation_kwargs={"temperature": 0.7}), Band())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 0.7, "generation_kwargs": {"temperature": 0.7}},
+        {"top_p": 0.9, "generation_kwargs": {"top_p": 1.0, "top_k": None, "max_new_tokens": 4}},  # the last counts
+    ],
+    ids=str,
+)
+def test_what_the_sampler_is_told_is_fine_if_it_is_what_the_loss_has(tmp_path, changes):
+    build(BandPOTrainer, tiny.settings(tmp_path, **changes), Band())
 
 
 def test_the_stored_log_probabilities_are_those_sampled_from(tmp_path):
     """TRL divides the logits by the temperature; a band at another temperature would be another band."""
-    trainer = train(Recording, tiny.settings(tmp_path, temperature=0.5, max_steps=1))
-    ((kept, _, _),) = trainer.records
-    tokens = torch.cat([kept["prompt_ids"], kept["completion_ids"]], 1)
+    ((kept, *_),) = train(Recording, tiny.settings(tmp_path, temperature=0.5, max_steps=1)).records
+    tokens, mask = torch.cat([kept["prompt_ids"], kept["completion_ids"]], 1), kept["completion_mask"].bool()
     with torch.no_grad():
-        expected = (tiny.model()(input_ids=tokens).logits[:, :-1] / 0.5).log_softmax(-1)
-    expected = expected.gather(-1, tokens[:, 1:, None])[..., 0][:, -kept["completion_ids"].shape[1] :]
-    mask = kept["completion_mask"].bool()
+        logps = (tiny.model()(input_ids=tokens).logits[:, :-1] / 0.5).log_softmax(-1)
+    expected = logps.gather(-1, tokens[:, 1:, None])[..., 0][:, -mask.shape[1] :]
     torch.testing.assert_close(kept["old_per_token_logps"][mask], expected[mask], rtol=1e-4, atol=1e-5)
 
 
@@ -436,10 +405,9 @@ def test_one_step_a_batch_is_called_a_no_op_once(tmp_path):
     told = r"has no effect: each batch gets one optimizer step .* is 1, gradient_accumulation_steps 1\)\. Set .* \(4\)"
     with pytest.warns(UserWarning, match=told) as caught:
         trainer = train(BandPOTrainer, full(tmp_path, max_steps=3, **on_policy), Band())
-    (warning,) = [w for w in caught if "has no effect" in str(w.message)]
-    assert is_at_the_call(warning)
-    rows = [r for r in trainer.state.log_history if "bandpo/tokens" in r]
-    assert all(r["bandpo/clip/count"] == 0 and r["bandpo/log_ratio/max"] == 0 for r in rows)
+    assert [is_at_the_call(w) for w in caught if "has no effect" in str(w.message)] == [True]
+    rows = [row for row in trainer.state.log_history if "bandpo/tokens" in row]
+    assert {(row["bandpo/clip/count"], row["bandpo/log_ratio/max"]) for row in rows} == {(0, 0)}
     build(BandPOTrainer, tiny.settings(tmp_path, **on_policy), Clip(1.0, math.inf))  # no clip was asked for: no warning
 
 
@@ -471,12 +439,11 @@ def test_trl_delta_clips_tokens_beside_the_rule_so_it_is_refused(tmp_path, delta
 
 def test_a_dual_clip_is_trl_delta_and_is_counted(tmp_path):
     ours = train(BandPOTrainer, tiny.settings(tmp_path, max_steps=8), Objective(Clip(0.2, 0.2), dual_clip=1.3))
-    theirs = train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8, delta=1.3))
-    for mine, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-    assert history(theirs) != history(train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8)))
-    rows = [row for row in ours.state.log_history if "bandpo/tokens" in row]
-    assert max(row["bandpo/dual_clip/fraction"] for row in rows) > 0.01
+    theirs, plain = (train(GRPOTrainer, tiny.settings(tmp_path, max_steps=8, delta=delta)) for delta in (1.3, None))
+    weights = [[*trainer.model.parameters()] for trainer in (ours, theirs)]
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+    assert history(theirs) != history(plain)
+    assert max(row.get("bandpo/dual_clip/fraction", 0) for row in ours.state.log_history) > 0.01
 
 
 def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
@@ -490,15 +457,14 @@ def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
     assert args.trust_region == copy.deepcopy(args).trust_region == Band("kl", 0.1).to_config()
 
 
-def test_the_package_says_where_the_trainer_is():
-    for name in ("BandPOTrainer", "BandPOConfig", "trl", "verl"):
-        line = f"import bandpo.integrations.{name}"
-        line = line if name.islower() else f"from bandpo.integrations.trl import {name}"
-        assert not hasattr(bandpo, name)
-        with pytest.raises(ImportError, match=f"^use: {line}$"):
-            exec(f"from bandpo import {name}")
-        with pytest.raises(AttributeError, match=f"^use: {line}$"):
-            getattr(bandpo, name)
+@pytest.mark.parametrize("name", ["BandPOTrainer", "BandPOConfig", "trl", "verl"])
+def test_the_package_says_where_the_trainer_is(name):
+    line = "import bandpo.integrations.trl"
+    line = line.replace("trl", name) if name.islower() else f"from bandpo.integrations.trl import {name}"
+    with pytest.raises(ImportError, match=f"^use: {line}$"):
+        exec(f"from bandpo import {name}")
+    with pytest.raises(AttributeError, match=f"^use: {line}$"):
+        getattr(bandpo, name)
 
 
 @pytest.mark.parametrize(
@@ -516,11 +482,6 @@ def test_truncated_sampling_is_warned_about(tmp_path, changes, named):
         build(BandPOTrainer, tiny.settings(tmp_path, **changes), Band())
     (warning,) = [w for w in caught if "tokens" in str(w.message)]
     assert is_at_the_call(warning)
-
-
-def test_what_the_sampler_is_told_last_counts(tmp_path):
-    args = tiny.settings(tmp_path, top_p=0.9, generation_kwargs={"top_p": 1.0, "top_k": None, "max_new_tokens": 4})
-    build(BandPOTrainer, args, Band())
 
 
 @pytest.mark.skipif(Version(trl.__version__) < Version("1.16"), reason="older releases have other heads, or none")
@@ -565,24 +526,9 @@ def test_token_logps_is_trls_fused_head():
     )
 
 
-def test_trl_still_has_the_private_names_that_we_lean_on():
-    loss = inspect.getsource(GRPOTrainer._compute_loss)
-    assert "torch.clamp(coef_1, 1 - self.epsilon_low, 1 + self.epsilon_high)" in loss
-    assert loss.index("self._get_per_token_logps_and_entropies(") < loss.index("self.epsilon_low")
-    assert 'inputs.get("old_per_token_logps")' in loss
-    assert "epsilon" not in inspect.getsource(GRPOTrainer._get_per_token_logps_and_entropies)
-    assert "self._step % generate_every == 0" in inspect.getsource(GRPOTrainer._prepare_inputs)
-
-
-def test_the_trainer_says_what_the_rule_allows(tmp_path, caplog):
-    build(BandPOTrainer, tiny.settings(tmp_path), Clip(0.21, 0.29))
-    said = [message for message in caplog.messages if message.startswith("Clip(0.21, 0.29)")]
-    assert len(said) == 1
-    assert re.fullmatch(r"Clip\(0.21, 0.29\): a token's ratio may go from 0.79 to 1.29; \d+ steps a batch", said[0])
-
-
-def test_the_trainer_says_which_average_a_method_gets(tmp_path, caplog):
+def test_the_trainer_says_what_the_rule_allows_and_which_average_a_method_gets(tmp_path, caplog):
     integrations._SAID.clear()  # once in a process
     build(BandPOTrainer, tiny.settings(tmp_path, loss_type="dapo"), "gspo")
-    line = "gspo: TRL averages by loss_type='dapo' (token-mean); its paper takes 'seq-mean-token-mean', which is "
-    assert [each for each in caplog.messages if each.startswith("gspo: ")] == [f"{line}loss_type='grpo'"]
+    average, allowed = (line for line in caplog.messages if "gspo" in line or "0.9997" in line)
+    assert re.fullmatch("gspo: .*loss_type='dapo' .*'seq-mean-token-mean', which is loss_type='grpo'", average)
+    assert re.search(r"0.9997 to 1.0004; \d+ steps a batch$", allowed)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, same_weights, train
+from test_trl import Recording, build, full, policy_losses, train
 from trl import GRPOTrainer
 
 import bandpo
@@ -44,9 +44,7 @@ def rollout(prompts, trainer):
 
 def anchored(folder, objective, sampler=rollout, **changes):
     args = full(folder, **{"max_steps": 6, "anchor": "sampler"} | changes)
-    trainer = build(Recording, args, objective, rollout_func=sampler)
-    trainer.train()
-    return trainer
+    return train(Recording, args, objective, rollout_func=sampler)
 
 
 @pytest.fixture
@@ -69,18 +67,13 @@ AT_SAMPLER = {
 def test_with_the_sampler_as_anchor_the_loss_is_policy_losses_of_its_log_probabilities(tmp_path, name, steps):
     """Also on policy, where the ratio is what sampler and trainer differ by; no rule is said to do nothing there."""
     changes = {"steps_per_generation": steps, "num_iterations": 1, "loss_type": "grpo"}
-    trainer = anchored(tmp_path, AT_SAMPLER[name], **changes)
-    value = objective_for("TRL", AT_SAMPLER[name], anchor="sampler")
-    assert trainer.objective == value
-    cut = 0.0
-    for inputs, logps, theirs in trainer.records:
-        assert ("old_per_token_logps" in inputs) == (steps > 1)
-        ours = logps.detach().clone().requires_grad_()
-        mask = inputs["completion_mask"].bool()
-        loss, metrics = bandpo.policy_loss(ours, inputs["sampling_per_token_logps"], inputs["advantages"], mask, value)
-        loss.backward()
-        torch.testing.assert_close(theirs.detach(), loss.detach(), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(logps.grad, ours.grad, rtol=1e-5, atol=1e-8)
+    trainer, cut = anchored(tmp_path, AT_SAMPLER[name], **changes), 0.0
+    assert trainer.objective == objective_for("TRL", AT_SAMPLER[name], anchor="sampler")
+    for record in trainer.records:
+        assert ("old_per_token_logps" in record[0]) == (steps > 1)
+        theirs, ours, metrics = policy_losses(trainer, record, trainer.objective, "sampling_per_token_logps")
+        torch.testing.assert_close(theirs[0], ours[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(theirs[1], ours[1], rtol=1e-5, atol=1e-8)
         cut += metrics.compute()["clip/count"]
     assert cut > 0 or name == "dis"
     assert sum(row.get("bandpo/clip/count", 0) for row in trainer.state.log_history) == cut
@@ -141,39 +134,3 @@ def test_a_method_of_the_sampler_is_refused_where_the_anchor_is_not_and_says_wha
 def test_an_anchor_that_is_not_there_is_told_at_the_first_loss(tmp_path):
     with pytest.raises(ValueError, match=r"anchor = 'sampler' needs the sampler's log-probabilities"):
         train(BandPOTrainer, full(tmp_path, anchor="sampler"), Band())
-
-
-# ---- GSPO
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-def test_gspos_published_ranges_are_trls_sequence_level_with_them_bit_for_bit(tmp_path, loss_type):
-    level = {"importance_sampling_level": "sequence", "loss_type": loss_type, "max_steps": 8, "learning_rate": 3e-6}
-    theirs = train(GRPOTrainer, tiny.settings(tmp_path, epsilon=3e-4, epsilon_high=4e-4, **level))
-    ours = train(BandPOTrainer, full(tmp_path, **level), "gspo")
-    assert history(ours) == history(theirs)
-    assert same_weights(ours, theirs)
-    assert sum(row.get("bandpo/cut/fraction", 0) for row in ours.state.log_history) > 0.1
-    other = train(GRPOTrainer, tiny.settings(tmp_path, epsilon=4e-4, epsilon_high=3e-4, **level))
-    assert not same_weights(ours, other)
-
-
-def test_gspo_without_trls_setting_has_its_loss_and_gradient_too(tmp_path):
-    """By the objective alone, as in every other trainer, at TRL's default level of tokens."""
-    trainer = train(Recording, full(tmp_path, loss_type="grpo", max_steps=6), "gspo")
-    assert trainer._replaces
-    cut = 0
-    for inputs, logps, theirs in trainer.records:
-        mask, advantages = inputs["completion_mask"], inputs["advantages"][:, None]
-        ours = logps.detach().double().requires_grad_()
-        lengths = mask.sum(-1, keepdim=True)
-        ratio = (((ours - inputs["old_per_token_logps"]) * mask).sum(-1, keepdim=True) / lengths).exp()
-        least = torch.minimum(ratio * advantages, ratio.clamp(1 - 3e-4, 1 + 4e-4) * advantages)
-        expected = -(least * mask / lengths).sum(-1).mean()
-        expected.backward()
-        bounds = torch.tensor([1 - 3e-4, 1 + 4e-4])
-        far = ((ratio.detach() - bounds).abs() > 1e-6).all(-1)  # not where float32 decides
-        torch.testing.assert_close(theirs.detach().double(), expected.detach(), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(logps.grad[far].double(), ours.grad[far], rtol=1e-4, atol=1e-7)
-        cut += int((ratio > 1 + 4e-4).sum())
-    assert cut > 0

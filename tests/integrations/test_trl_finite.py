@@ -1,15 +1,12 @@
 """BandPOTrainer ends at the first step after which a weight is not finite, and at rewards that are not."""
 
 import math
-import re
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate import Accelerator
-from test_trl import join, leave
+from test_trl import in_two_processes
 from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
@@ -36,30 +33,26 @@ class At(TrainerCallback):
 
 
 def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, **changes):
-    args = tiny.settings(tmp_path, kind=BandPOConfig, max_steps=8, **changes)
+    args = tiny.settings(tmp_path, kind=BandPOConfig, **{"max_steps": 8} | changes)
     trainer = cls(model or tiny.model(), reward, args, tiny.rows(), processing_class=toy.tokenizer(), trust_region=rule)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def gradients_times(factor):
-    def do(model):
-        for parameter in model.parameters():
-            parameter.register_hook(lambda gradient: gradient * factor)
-
-    return do
+    return lambda model: [x.register_hook(lambda gradient: gradient * factor) for x in model.parameters()]
 
 
 def spoil(value):
-    def do(model):
-        with torch.no_grad():
-            model.model.norm.weight[3] = value
-
-    return do
+    return lambda model: model.model.norm.weight.data[3:4].fill_(value)
 
 
-def steps_logged(trainer):
-    return [row["step"] for row in trainer.state.log_history if "loss" in row]
+def logged(trainer, name):
+    return [row.get(name) for row in trainer.state.log_history if "loss" in row]
+
+
+def checkpoints(folder):
+    return sorted(int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*"))
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -67,18 +60,12 @@ def steps_logged(trainer):
 def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule, factor):
     trainer = build(tmp_path, rule=rule, save_strategy="steps", save_steps=2, save_total_limit=1)
     trainer.add_callback(At(5, gradients_times(factor)))
-    with pytest.raises(NotFiniteError) as caught:
+    message = rf"^step 5: weights \(\d+, first model.embed_tokens.weight\) .* {tmp_path}/checkpoint-4\. Try a smaller "
+    message += "learning_rate or max_grad_norm, .*; stop_if_not_finite=False goes on all the same$"
+    with pytest.raises(NotFiniteError, match=message):
         trainer.train()
-    assert steps_logged(trainer) == [1, 2, 3, 4]
-    whole = tmp_path / "checkpoint-4"
-    assert re.fullmatch(
-        rf"step 5: weights \(\d+, first model.embed_tokens.weight\) are not finite; the last whole checkpoint is "
-        rf"{whole}\. Try a smaller learning_rate or max_grad_norm, bf16 or float32.*; stop_if_not_finite=False goes on "
-        "all the same",
-        str(caught.value),
-    )
-    assert isinstance(caught.value, UserError)
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4"]
+    assert (logged(trainer, "step"), checkpoints(tmp_path)) == ([1, 2, 3, 4], [4])
+    assert issubclass(NotFiniteError, UserError)
 
 
 @pytest.mark.parametrize("value", [math.nan, pytest.param(-math.inf, marks=pytest.mark.slow)])
@@ -98,18 +85,16 @@ def test_a_single_number_of_a_weight_is_seen_in_its_step(tmp_path, value):
 def test_a_row_of_the_batch_that_is_not_finite_ends_training_in_its_step(tmp_path, rule):
     class Planted(BandPOTrainer):
         def _anchored(self, inputs):
-            if self.state.global_step == 2:
-                advantages = inputs["advantages"].clone()
-                advantages[5] = math.nan
-                inputs = inputs | {"advantages": advantages}
-            return super()._anchored(inputs)
+            advantages = inputs["advantages"].clone()
+            advantages[5] *= math.nan if self.state.global_step == 2 else 1.0
+            return super()._anchored(inputs | {"advantages": advantages})
 
     trainer = build(tmp_path, rule=rule, cls=Planted, all_metrics=True)
     with pytest.raises(NotFiniteError, match=r"step 3: weights"):
         trainer.train()
     mask = trainer._buffered_inputs[2 % 4]["completion_mask"]
     assert trainer._measured.compute()["not_finite/count"] == mask[5].sum() > 0  # of the step, which has no row
-    assert [row["bandpo/not_finite/count"] for row in trainer.state.log_history if "loss" in row] == [0, 0]
+    assert logged(trainer, "bandpo/not_finite/count") == [0, 0]
 
 
 def test_who_wants_to_goes_on_is_warned_once_and_keeps_the_checkpoints(tmp_path):
@@ -120,9 +105,8 @@ def test_who_wants_to_goes_on_is_warned_once_and_keeps_the_checkpoints(tmp_path)
         trainer.train()
     told = [str(each.message) for each in warned if "stop_if_not_finite" in str(each.message)]
     assert [text.partition(":")[0] for text in told] == ["step 5"]
-    assert steps_logged(trainer) == [*range(1, 9)]
-    assert [math.isnan(row["loss"]) for row in trainer.state.log_history if "loss" in row] == [False] * 5 + [True] * 3
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{i}" for i in (4, 6, 8)]
+    assert (logged(trainer, "step"), checkpoints(tmp_path)) == ([*range(1, 9)], [4, 6, 8])
+    assert [*map(math.isnan, logged(trainer, "loss"))] == [False] * 5 + [True] * 3
 
 
 # ---- rewards
@@ -137,49 +121,50 @@ def given(values):
     return reward
 
 
-BAD = {"infinite": [1.0, math.inf], "too large for float32": [1.0, -1e39], "none left": [None, math.nan]}
-BAD["too far apart for float32"] = [1e20, -1e20]
+LARGE = "so large that their deviation is infinite in float32"
+BAD = {
+    "infinite": ([1.0, math.inf], "infinite in float32"),
+    "too large for float32": ([1.0, -1e39], "infinite in float32"),
+    "none left": ([None, math.nan], "None or NaN for all completions"),
+    "too far apart for float32": ([1e20, -1e20], LARGE),
+}
+
+
+def rewarded(trainer):
+    return trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
 
 
 @pytest.mark.filterwarnings("ignore:All reward functions returned None")
-@pytest.mark.parametrize("values", BAD.values(), ids=BAD)
-def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values):
-    what = "None or NaN for all completions" if None in values else "infinite in float32"
-    what = "so large that their deviation is infinite in float32" if 1e20 in values else what
-    said = f"step 1: rewards of reward are {what}"
+@pytest.mark.parametrize(("values", "what"), BAD.values(), ids=BAD)
+def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values, what):
     trainer = build(tmp_path, given(values))
     start = [weight.clone() for weight in trainer.model.parameters()]
-    with pytest.raises(NotFiniteError, match=f"{said}.*Mend the reward function"):
+    with pytest.raises(NotFiniteError, match=f"step 1: rewards of reward are {what}.*Mend the reward function"):
         trainer.train()
     assert all(map(torch.equal, start, trainer.model.parameters()))
-    trainer = build(tmp_path, given(values), stop_if_not_finite=False, learning_rate=0.0)
-    with pytest.warns(UserWarning, match=said):
-        trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
+    with pytest.warns(UserWarning, match=f"step 1: rewards of reward are {what}"):
+        rewarded(build(tmp_path, given(values), stop_if_not_finite=False, learning_rate=0.0))
 
 
-def test_a_large_reward_is_fine_where_no_deviation_is_divided_by(tmp_path):
-    trainer = build(tmp_path, given([1e20, -1e20]), scale_rewards="none", learning_rate=0.0)
-    trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
+def test_a_large_reward_is_fine_where_no_deviation_is_divided_by_and_evaluation_may_have_none(tmp_path):
+    rewarded(build(tmp_path, given([1e20, -1e20]), scale_rewards="none", learning_rate=0.0))
+    trainer = build(tmp_path, given([None]))
+    trainer.model.eval()
+    rewarded(trainer)
 
 
 def test_a_missing_reward_is_nobodys_baseline_and_has_no_advantage(tmp_path):
-    values = [None, 2.0, 4.0, math.nan, 2.0, 4.0, 2.0, 4.0]  # a group
-    trainer = build(tmp_path, given(values))
-    seen = []
-    inner = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: seen.append(inner(inputs)) or seen[-1]
-    trainer.train()
+    values, seen = [None, 2.0, 4.0, math.nan, 2.0, 4.0, 2.0, 4.0], []  # a group
+
+    class Watched(BandPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            seen.append(super()._generate_and_score_completions(inputs))
+            return seen[-1]
+
+    build(tmp_path, given(values), cls=Watched).train()
     for advantages in seen[0]["advantages"].view(-1, 8):
-        missing = torch.tensor([value is None or value != value for value in values])
-        assert (advantages[missing] == 0).all()
-        assert (advantages[~missing].sign() == torch.tensor([-1, 1] * 3)).all()
+        assert advantages.sign().tolist() == [0, -1, 1, 0, -1, 1, -1, 1]
         torch.testing.assert_close(advantages.sum(), torch.tensor(0.0), atol=1e-5, rtol=0)  # 3 is the mean
-
-
-def test_evaluation_may_have_no_reward(tmp_path):
-    trainer = build(tmp_path, given([None]))
-    trainer.model.eval()
-    trainer._calculate_rewards([{}] * 16, [""] * 16, [""] * 16, [[0]] * 16)
 
 
 # ---- loss scalers
@@ -193,30 +178,18 @@ class Scaled(BandPOTrainer):
         self.accelerator.scaler = torch.amp.GradScaler("cpu")
 
 
-def scaled(tmp_path, bad, steps, **changes):
-    """A trainer whose gradients are infinite in the `bad` steps."""
+def scaled(tmp_path, bad, **changes):
+    """Train with infinite gradients in the `bad` steps; return the steps that each row says were skipped."""
     trainer = build(tmp_path, cls=Scaled, **changes)
-    trainer.args.max_steps = steps
-    step = [0]
-
-    class Counting(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            step[0] = state.global_step + 1
-
-    trainer.add_callback(Counting())
-    trainer.model.lm_head.weight.register_hook(lambda g: g * (math.inf if step[0] in bad else 1))
-    return trainer
+    trainer.model.lm_head.weight.register_hook(lambda g: g * (math.inf if trainer.state.global_step + 1 in bad else 1))
+    trainer.train()
+    return logged(trainer, "bandpo/skipped_steps")
 
 
 @pytest.mark.parametrize("optim", [pytest.param("adamw_torch", marks=pytest.mark.slow), "adamw_torch_fused"])
 def test_skipped_steps_are_counted_in_the_rows_and_are_no_reason_to_stop(tmp_path, optim):
-    trainer = scaled(tmp_path, {1, 2, 4}, 6, logging_steps=3, optim=optim)
-    trainer.train()
-    rows = [row for row in trainer.state.log_history if "loss" in row]
-    assert [row.get("bandpo/skipped_steps") for row in rows] == [2, 1]
-    trainer = scaled(tmp_path, set(), 2, logging_steps=1)
-    trainer.train()
-    assert "bandpo/skipped_steps" not in trainer.state.log_history[0]
+    assert scaled(tmp_path, {1, 2, 4}, max_steps=6, logging_steps=3, optim=optim) == [2, 1]
+    assert scaled(tmp_path, set(), max_steps=2, logging_steps=1, optim=optim) == [None, None]
 
 
 # ---- several processes
@@ -232,57 +205,54 @@ class Shard(torch.nn.Module):
 
 
 def test_the_part_of_a_weight_that_zero_3_leaves_a_process_is_looked_at(tmp_path):
-    part, args = torch.ones(4), tiny.settings(tmp_path)  # which resets accelerate
+    """What is frozen is looked at once, when training begins."""
+    part, frozen, args = torch.ones(4), torch.ones(4), tiny.settings(tmp_path)  # which resets accelerate
+    model = torch.nn.ModuleList([Shard(part), Shard(frozen).requires_grad_(False)])
     guard, state = FiniteGuard(Accelerator(cpu=True), True), TrainerState(global_step=7)
-    guard.on_step_end(args, state, TrainerControl(), model=Shard(part))
+    guard.on_train_begin(args, state, TrainerControl(), model=model)
+    frozen[1] = math.nan
+    guard.on_step_end(args, state, TrainerControl(), model=model)
     part[2] = math.nan
-    with pytest.raises(NotFiniteError, match=r"step 7: weights \(1, first weight\)"):
-        guard.on_step_end(args, state, TrainerControl(), model=Shard(part))
+    for look, message in (
+        (guard.on_step_end, r"step 7: weights \(1, first 0.weight\)"),
+        (guard.on_train_begin, r"step 7: weights \(2, first 0.weight\)"),
+    ):
+        with pytest.raises(NotFiniteError, match=message):
+            look(args, state, TrainerControl(), model=model)
 
 
-def look_at_shards(rank, folder):
+def look_at_shards(folder):
     from torch.distributed.fsdp import fully_shard
 
-    join(rank, folder)
-    args = tiny.settings(folder)
-    model = torch.nn.Linear(3, 2, bias=False)  # a row for each process
+    args, model = tiny.settings(folder), torch.nn.Linear(3, 2, bias=False)  # a row for each process
     torch.nn.init.ones_(model.weight)
     fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
     guard, said = FiniteGuard(Accelerator(cpu=True), True), []
     for step, value in enumerate([1.0, math.nan], 1):
-        if rank == 1:
-            with torch.no_grad():
-                model.weight.to_local()[0, 0] = value
+        if dist.get_rank() == 1:
+            model.weight.data.to_local()[0, 0] = value
         try:
             guard.on_step_end(args, TrainerState(global_step=step), TrainerControl(), model=model)
             said.append("fine")
         except NotFiniteError as error:
             said.append(str(error).partition(";")[0])
-    Path(folder, f"said-{rank}").write_text("\n".join(said))
     dist.barrier()
-    leave()
+    return said
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
 def test_each_process_looks_at_its_shard_and_all_end_together(tmp_path):
-    mp.spawn(look_at_shards, (str(tmp_path),), nprocs=2)
-    assert (tmp_path / "said-0").read_text() == "fine\nstep 2: weights of another process are not finite"
-    assert (tmp_path / "said-1").read_text() == "fine\nstep 2: weights (1, first weight) are not finite"
-
-
-def test_what_a_weight_is_frozen_in_is_looked_at_once():
-    model = torch.nn.Linear(2, 2)
-    model.bias.requires_grad_(False)
-    assert [name for name, _ in trl_context._shards(model)] == ["weight"]
-    assert [name for name, _ in trl_context._shards(model, every=True)] == ["weight", "bias"]
+    assert in_two_processes(look_at_shards, tmp_path) == [
+        ["fine", "step 2: weights of another process are not finite"],
+        ["fine", "step 2: weights (1, first weight) are not finite"],
+    ]
 
 
 def test_a_checkpoint_is_whole_when_the_trainers_state_is_there_and_of_this_run_only_until_now(tmp_path):
-    args = tiny.settings(tmp_path)
-    assert trl_context._last_whole(args, TrainerState(global_step=7)) is None
+    args, state = tiny.settings(tmp_path), TrainerState(global_step=7)
+    assert trl_context._last_whole(args, state) is None
     for name in ("checkpoint-4", "checkpoint-6", "checkpoint-9", "checkpoint-x"):
         (tmp_path / name).mkdir()
-        if name != "checkpoint-6":
-            (tmp_path / name / "trainer_state.json").write_text("{}")
-    assert trl_context._last_whole(args, TrainerState(global_step=7)) == tmp_path / "checkpoint-4"
+        (tmp_path / name / ("model" if name == "checkpoint-6" else "trainer_state.json")).write_text("{}")
+    assert trl_context._last_whole(args, state) == tmp_path / "checkpoint-4"

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 import torch
-from test_trl import AGGREGATION, DAPO_STEPS, Recording, build, full, history, same_weights, train
+from test_trl import Recording, build, full, history, policy_losses, same_weights, train
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
@@ -100,41 +100,27 @@ def test_a_clip_in_the_place_of_trls_term_is_trls_loss(tmp_path, loss_type, more
     assert ("kl" in trainer.state.log_history[0]) == bool(more)
 
 
+SEQUENCE_LEVEL = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
+# Our objective, what TRL's loss is told, and how they are compared. TRL averages CISPO as dapo. SAPO has no bounds, so
+# that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32.
+TRLS = {
+    "gspo": (GSPO, SEQUENCE_LEVEL, {"loss_type": "grpo"}),
+    "cispo": (CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, {"loss_type": "dapo"}),
+    "sapo": (
+        Objective(Clip(1.0, math.inf), surrogate=Sapo()),
+        {"loss_type": "sapo"},
+        {"loss_type": "grpo", "cuts": False, "rounding": 1e-5},
+    ),
+}
+
+
 @MORE
-def test_gspo_is_trls_with_its_sequence_level_ratio(tmp_path, more):
-    theirs = {"importance_sampling_level": "sequence", "epsilon_low": 0.02, "epsilon_high": 0.02}
-    # With it TRL's penalty is weighed by the ratio of the level.
-    more = more | ({"use_bias_correction_kl": False} if more and "use_bias_correction_kl" in SOURCE else {})
-    compare(tmp_path, GSPO, theirs, loss_type="grpo", **more)
-
-
-@needs('"cispo"')
-@MORE
-def test_cispo_is_trls_whose_average_is_dapos(tmp_path, more):
-    compare(tmp_path, CISPO, {"loss_type": "cispo", "epsilon_high": 1.1}, loss_type="dapo", **more)
-
-
-@needs('"sapo"')
-@MORE
-def test_sapo_is_trls(tmp_path, more):
-    """It has no bounds, so that nothing counts as cut; 1 - sigmoid is rounded in TRL's float32."""
-    objective = Objective(Clip(1.0, math.inf), surrogate=Sapo())
-    compare(tmp_path, objective, {"loss_type": "sapo"}, cuts=False, rounding=1e-5, loss_type="grpo", **more)
-
-
-@needs('"vespo"')
-def test_vespo_has_the_gradient_of_trls():
-    """Its weights by TRL's function. TRL divides by the tokens of the batch, and its value is another one."""
-    torch.manual_seed(0)
-    old = -torch.rand(12, 5, dtype=torch.float64)
-    logps = (old + 0.3 * torch.randn(12, 5)).clamp(max=0).requires_grad_()
-    advantages, mask = torch.randn(12, dtype=torch.float64), torch.arange(5) < torch.randint(1, 6, (12, 1))
-    weights = GRPOTrainer.get_gamma_weights(advantages[:, None], (logps - old).detach(), mask, None)
-    loss = -(weights * advantages[:, None] * logps * mask).sum() / mask.sum()
-    ours, _ = bandpo.policy_loss(logps, old, advantages, mask, "vespo", normalizer=mask.sum())
-    expected, found = (torch.autograd.grad(x, logps)[0] for x in (loss, ours))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
-    assert weights.std() > 0.1
+@pytest.mark.parametrize("name", ["gspo", *(pytest.param(x, marks=needs(f'"{x}"')) for x in ("cispo", "sapo"))])
+def test_gspo_cispo_and_sapo_are_trls(tmp_path, name, more):
+    objective, theirs, how = TRLS[name]
+    if name == "gspo" and more and "use_bias_correction_kl" in SOURCE:
+        more = more | {"use_bias_correction_kl": False}  # TRL's penalty is weighed by the ratio of the level
+    compare(tmp_path, objective, theirs, **how, **more)
 
 
 @needs('"vespo"')
@@ -189,26 +175,15 @@ def measured(trainer):
 )
 def test_every_objective_has_the_loss_gradient_and_metrics_of_policy_loss(tmp_path, name, loss_type):
     objective = OBJECTIVES[name]
-    args = full(tmp_path, loss_type=loss_type, max_steps=6, logging_steps=6)
-    trainer = build(Recording, args, objective)
-    trainer.train()
+    trainer = train(Recording, full(tmp_path, loss_type=loss_type, max_steps=6, logging_steps=6), objective)
     assert trainer._replaces
-    for inputs, logps, theirs in trainer.records:
-        mask = inputs["completion_mask"].bool()
-        ours = logps.detach().clone().requires_grad_()
-        normalizer = {
-            "dapo": inputs["num_items_in_batch"] / DAPO_STEPS,
-            "dr_grpo": len(mask) * trainer.max_completion_length,
-        }.get(loss_type)
-        value = dataclasses.replace(objective, aggregation=AGGREGATION[loss_type])
-        loss, _ = bandpo.policy_loss(
-            ours, inputs["old_per_token_logps"], inputs["advantages"], mask, value, normalizer=normalizer
-        )
-        loss.backward()
-        torch.testing.assert_close(theirs.detach(), loss.detach(), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(logps.grad, ours.grad, rtol=1e-6, atol=1e-9)
+    for record in trainer.records:
+        (value, slope), (loss, gradient), _ = policy_losses(trainer, record, objective)
+        torch.testing.assert_close(value, loss, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(slope, gradient, rtol=1e-6, atol=1e-9)
     (row, *_), expected = trainer.state.log_history, measured(trainer)
     assert {key: row[key] for key in expected} == pytest.approx(expected, rel=1e-6)
+    assert not any(math.isnan(x) for x in row.values())
     assert row["bandpo/log_ratio/saturated_fraction" if name == "cut" else "bandpo/clip/count"] > 0
     assert not [key for key in row if key.startswith("clip_ratio/")]  # TRL's own, of a ratio that is not there
 
@@ -223,8 +198,7 @@ def test_an_objective_trains_and_is_kept_as_its_node(tmp_path, name):
     args = full(tmp_path, max_steps=8, logging_steps=8, trust_region=node, **evaluated)
     trainer = build(BandPOTrainer, args, eval_dataset=tiny.rows(4))
     trainer.train()
-    assert trainer.objective == objective
-    assert trainer.trust_region == objective.trust_region
+    assert (trainer.objective, trainer.trust_region) == (objective, objective.trust_region)
     assert trainer.args.trust_region == json.loads(args.to_json_string())["trust_region"] == objective.to_config()
     assert trainer.args.delta is None
     assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
@@ -243,12 +217,11 @@ def test_a_token_whose_ratio_overflows_has_a_finite_gradient(tmp_path):
             old[0, 0] = -200.0
             return super()._compute_loss(model, inputs | {"old_per_token_logps": old})
 
-    trainer = build(Far, full(tmp_path, max_steps=1), Objective(Clip(0.2, 0.2), surrogate="mask"))
-    trainer.train()
-    (row, *_) = trainer.state.log_history
-    assert row["bandpo/log_ratio/saturated_fraction"] > 0
-    assert all(torch.isfinite(logps.grad).all() for _, logps, _ in trainer.records)
-    assert all(torch.isfinite(weights).all() for weights in trainer.model.parameters())
+    trainer = train(Far, full(tmp_path, max_steps=1), Objective(Clip(0.2, 0.2), surrogate="mask"))
+    assert trainer.state.log_history[0]["bandpo/log_ratio/saturated_fraction"] > 0
+    assert all(
+        x.isfinite().all() for x in (*(logps.grad for _, logps, _ in trainer.records), *trainer.model.parameters())
+    )
 
 
 # ---- losses that TRL has itself
@@ -319,13 +292,3 @@ def test_what_trls_settings_and_the_objective_say_differently_is_refused_by_name
         build(BandPOTrainer, tiny.settings(tmp_path, **settings), objective, "no/such-model")
     with pytest.raises(ValueError, match=f"^{message}"):
         tiny.settings(tmp_path, BandPOConfig, trust_region=objective.to_config(), **settings)
-
-
-def test_trl_still_reads_what_an_objective_takes_the_place_of():
-    assert SOURCE.index('inputs["advantages"]') > SOURCE.index("self._get_per_token_logps_and_entropies(")
-    assert "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in SOURCE
-    assert "per_token_loss = -torch.min(per_token_loss1, per_token_loss2)" in SOURCE
-    before, after = SOURCE.split("per_token_loss = -torch.min(per_token_loss1, per_token_loss2)")
-    assert before.count("coef_1") >= 4
-    names = [name for name in ("coef_2", "per_token_loss1", "per_token_loss2") if name in after]
-    assert names == []

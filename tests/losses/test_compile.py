@@ -1,7 +1,5 @@
 """torch.compile: one graph, the numbers of eager mode, and no new graph for a new radius."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -48,13 +46,9 @@ def tensors(result: Any) -> list[Tensor]:
 
 
 def test_half_precision_compiles_to_one_graph():
-    old = torch.rand(4, 9).log().bfloat16()
-    new, mask = (old + torch.randn(4, 9) / 3).clamp(max=0).bfloat16(), torch.ones(4, 9, dtype=torch.bool)
-    compiled = torch.compile(policy_loss, backend="eager", fullgraph=True)
-    got, wanted = (
-        function(new, old, torch.ones(4), mask, Band(), normalizer=36.0)[0] for function in (compiled, policy_loss)
-    )
-    torch.testing.assert_close(got, wanted)
+    logps, old, advantages, mask = batch()
+    tensors = logps.bfloat16(), old.bfloat16(), advantages, mask
+    assert compilations(lambda *x: policy_loss(*x, Band(), normalizer=36.0), [tensors]) == 1
 
 
 def compilations(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], backend: str = "eager") -> int:
@@ -79,19 +73,16 @@ def batch(rows: int = 4, columns: int = 6, seed: int = 0) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
-def test_twenty_float_radii_take_two_graphs(divergence):
+def test_twenty_float_radii_take_two_graphs_and_radii_in_tensors_one(divergence):
     """The first radius is taken for a constant; the second makes it a variable, and that graph serves all others."""
     old = batch()[1]
-    assert compilations(lambda p, delta: band_bounds(p, divergence, delta), [(old, delta) for delta in RADII]) <= 2
-    regions = [(old, Band(divergence, delta)) for delta in RADII]
-    assert compilations(lambda p, region: region.bounds(p), regions) <= 2
-
-
-@pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
-def test_radii_in_tensors_take_one_graph(divergence):
-    old = batch()[1]
-    radii = [torch.tensor(delta) for delta in RADII]
-    assert compilations(lambda p, delta: band_bounds(p, divergence, delta), [(old, delta) for delta in radii]) == 1
+    for bounds, made, most in (
+        (lambda p, delta: band_bounds(p, divergence, delta), float, 2),
+        (lambda p, region: region.bounds(p), lambda delta: Band(divergence, delta), 2),
+        (lambda p, delta: band_bounds(p, divergence, delta), torch.tensor, 1),
+    ):
+        torch._dynamo.reset()
+        assert compilations(bounds, [(old, made(delta)) for delta in RADII]) <= most
 
 
 @pytest.mark.parametrize(
@@ -124,42 +115,38 @@ def test_policy_loss_is_one_graph_for_every_region(region):
 
 
 def test_policy_loss_is_one_graph_for_a_rule_that_sees_the_batch():
-    logps, old, advantages, mask = batch()
-    entropies = torch.where(mask, torch.rand(4, 6) * torch.linspace(0.9, 1.1, 6), torch.nan)
+    tensors = batch()
+    entropies = torch.where(tensors[-1], torch.rand(4, 6) * torch.linspace(0.9, 1.1, 6), torch.nan)
     extra = {"entropies": entropies, "group": torch.tensor([0, 0, 1, 1])}
-
-    def everything(*arguments):
-        return policy_loss(*arguments, Wider(), extra=extra)
-
-    assert compilations(everything, [(logps, old, advantages, mask)]) == 1
+    assert compilations(lambda *arguments: policy_loss(*arguments, Wider(), extra=extra), [tensors]) == 1
 
 
 def test_an_objective_is_a_constant_of_the_graph():
     """One graph for all steps, and for another object of the same values; a number that changes becomes a variable."""
-    step = [
-        (*batch(seed=seed), Objective(Clip(0.2, 0.2), surrogate=("weight", Preserve(0.5, 1.0)))) for seed in range(9)
-    ]
-    assert compilations(policy_loss, step) == 1
+    made = [Objective(Clip(0.2, 0.2), surrogate=("weight", Preserve(0.5, 1.0))) for _ in range(9)]
+    assert compilations(policy_loss, [(*batch(seed=seed), each) for seed, each in enumerate(made)]) == 1
     torch._dynamo.reset()
     changing = [(*batch(), Objective(Clip(0.2, 0.2), surrogate=Preserve(0.5, 1 + delta))) for delta in RADII]
     assert compilations(policy_loss, changing) <= 2
 
 
-def test_policy_loss_takes_two_graphs_for_twenty_radii_weights_or_normalizers():
-    data = batch()
-    assert compilations(policy_loss, [(*data, Band("kl", delta)) for delta in RADII]) <= 2
-    penalised = [(data, Objective(beta=beta)) for beta in RADII]
-    assert compilations(lambda x, objective: policy_loss(*x, objective, ref_logps=x[1]), penalised) <= 2
-    penalised = [(data, beta) for beta in RADII]
-    assert compilations(lambda x, beta: policy_loss(*x, Objective(Band(), beta=beta), ref_logps=x[1]), penalised) <= 2
-    for kind in (int, float):
-        parts = [(data, kind(100 * (1 + delta))) for delta in RADII]
-        assert compilations(lambda x, n: policy_loss(*x, Band(), normalizer=n), parts) <= 2
+NUMBERS = {
+    "radii": lambda x, number: policy_loss(*x, Band("kl", number)),
+    "weights": lambda x, number: policy_loss(*x, Objective(Band(), beta=number), ref_logps=x[1]),
+    "normalizers": lambda x, number: policy_loss(*x, Band(), normalizer=100 * (1 + number)),
+    "whole normalizers": lambda x, number: policy_loss(*x, Band(), normalizer=number),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_policy_loss_takes_two_graphs_for_twenty_numbers(name):
+    numbers = range(101, 121) if name == "whole normalizers" else RADII
+    assert compilations(NUMBERS[name], [(batch(), number) for number in numbers]) <= 2
 
 
 def test_batches_of_any_size_take_two_graphs():
-    calls = [(*batch(rows, columns), Band("kl", 0.05)) for rows, columns in ((4, 6), (3, 9), (7, 5), (12, 31), (2, 4))]
-    assert compilations(policy_loss, calls) <= 2
+    sizes = (4, 6), (3, 9), (7, 5), (12, 31), (2, 4)
+    assert compilations(policy_loss, [(*batch(*size), Band("kl", 0.05)) for size in sizes]) <= 2
 
 
 def test_compiled_by_inductor_the_bounds_are_the_same():
@@ -172,10 +159,11 @@ def test_compiled_by_inductor_the_bounds_are_the_same():
 
 
 def test_compiled_by_inductor_the_loss_has_the_same_gradient():
-    logps, old, advantages, mask = batch(16, 32)
-    expected, metrics = policy_loss(new := logps.clone().requires_grad_(), old, advantages, mask, Band())
-    loss, measured = torch.compile(policy_loss, fullgraph=True)(logps.requires_grad_(), old, advantages, mask, Band())
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-    gradients = torch.autograd.grad(loss, logps) + torch.autograd.grad(expected, new)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=0)
-    assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, abs=1e-7, nan_ok=True)
+    logps, *rest = batch(16, 32)
+    results = []
+    for function in (torch.compile(policy_loss, fullgraph=True), policy_loss):
+        leaf = logps.clone().requires_grad_()
+        loss, metrics = function(leaf, *rest, Band())
+        results.append((loss.detach(), torch.autograd.grad(loss, leaf)[0], metrics.compute()))
+    torch.testing.assert_close(results[0][:2], results[1][:2], rtol=1e-5, atol=0)
+    assert results[0][2] == pytest.approx(results[1][2], rel=1e-6, abs=1e-7, nan_ok=True)

@@ -9,7 +9,7 @@ import torch
 
 from bandpo import Bounds, Context, Region, policy_loss
 
-SEEN: list[Context] = []
+SEEN: list[tuple[torch.Tensor, Context]] = []
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Watching(Region):
     kind: ClassVar[str] = "watching_of_tests"
 
     def bounds(self, old_logps, context=None):
-        SEEN.append(context)
+        SEEN.append((old_logps, context))
         wide = torch.full_like(old_logps, math.inf)
         return Bounds(-wide, wide)
 
@@ -51,31 +51,33 @@ def shown(*tensors, extra=None):
 def test_a_rule_is_shown_the_mask_the_advantages_and_what_the_loss_is_given():
     new, old, advantages, mask = batch()
     tokens, responses = torch.rand(3, 4), torch.rand(3)
-    extra = {"entropies": tokens, "step": 7, "group": torch.tensor([0, 1, 2]), "rate": responses.requires_grad_()}
-    extra |= {"far": tokens + 2, "age": 3, "scale": torch.tensor(2.0)}
-    context = shown(new.requires_grad_(), old, advantages, mask, extra=extra)
-    assert torch.equal(context.response_mask, mask)
-    assert torch.equal(context.advantages, advantages[:, None])
-    assert context.extra.keys() == extra.keys()
-    for name, value in extra.items():
-        seen = context.extra[name]
-        if isinstance(value, torch.Tensor):
-            value = value[:, None] if value.dim() == 1 else value
-            assert torch.equal(seen, value), name
-            assert not seen.requires_grad, name
-        else:
-            assert seen == value, name
-    assert shown(new, old, advantages, mask).extra == {}
+    extra = {
+        "entropies": tokens,
+        "step": 7,
+        "group": torch.tensor([0, 1, 2]),
+        "rate": responses.requires_grad_(),
+        "far": tokens + 2,
+        "age": 3,
+        "scale": torch.tensor(2.0),
+    }
+    old_logps, context = shown(new.requires_grad_(), torch.where(mask, old, math.nan), advantages, mask, extra=extra)
+    assert old_logps.isfinite().all()  # a rule may take means over the batch
+    assert torch.equal(old_logps[mask], old[mask])
+    wanted = {name: torch.as_tensor(x) for name, x in extra.items()} | {"mask": mask, "advantages": advantages}
+    seen = context.extra | {"mask": context.response_mask, "advantages": context.advantages}
+    assert seen.keys() == wanted.keys()
+    for name, x in wanted.items():
+        assert torch.equal(torch.as_tensor(seen[name]), x[:, None] if x.dim() == 1 else x), name
+    assert not any(torch.as_tensor(x).requires_grad for x in seen.values())
+    assert shown(new, old, advantages, mask)[1].extra == {}
 
 
 def test_a_rule_may_need_what_has_no_name_here():
     new, old, advantages, mask = batch()
-    ages = torch.tensor([1, 2, 0])
+    ages, a = torch.tensor([1, 2, 0]), advantages[:, None]
     loss, _ = policy_loss(new, old, advantages, mask, Aged(), extra={"age": ages})
-    ratio = (new - old).exp()
     clipped = (new - old).clamp(min=-0.1 * ages[:, None], max=0.1 * ages[:, None]).exp()
-    a = advantages[:, None]
-    terms = torch.where(mask, torch.minimum(ratio * a, clipped * a), 0.0)
+    terms = torch.where(mask, torch.minimum((new - old).exp() * a, clipped * a), 0.0)
     torch.testing.assert_close(loss, -(terms.sum(1) / mask.sum(1)).mean())
     message = r"Aged needs age, which was not given; pass extra=\{'age': \.\.\.\} to policy_loss, or a Context"
     with pytest.raises(ValueError, match=message):

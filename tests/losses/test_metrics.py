@@ -1,7 +1,5 @@
 """Every logged number against a plain loop over the tokens, and the sums that make them mergeable."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -12,7 +10,7 @@ from regions import name_of
 
 import bandpo
 from bandpo import Band, Capped, Clip, Objective, Region
-from bandpo.losses.metrics import TAIL, measure
+from bandpo.losses.metrics import TAIL
 
 policy_loss = partial(bandpo.policy_loss, metrics="all")
 LEVELS = ("all", "main", None)
@@ -103,27 +101,23 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
     """One of a response: with a ratio of tokens it alone, else all of the response. What stands in padding does not
     count, and a log-ratio that is only infinite is clamped."""
     mask = torch.tensor([[1, 1, 1, 0]] * 4).bool()
-    logps, old, ref = -torch.rand(4, 4), -torch.rand(4, 4), -torch.rand(4, 4)
-    advantages = torch.rand(4, 1).expand(4, 4) + 0.1
-    objective = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1)
-
-    def count():
-        loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
-        found = metrics.merge(metrics).compute()["not_finite/count"] / 2
-        assert math.isfinite(loss) == (found == 0)
-        return found
-
-    logps[0, 3] = advantages[0, 3] = ref[0, 3] = bad
-    logps[1, 1] = -math.inf
-    assert count() == 0
-    tokens = 1 if ratio == "token" else 3  # a response that has one ratio has one advantage
-    advantages[1, :tokens] = bad
-    assert count() == tokens
-    ref[2, 1] = math.nan
-    assert count() == tokens + 1
-    logps[3, 1] = math.nan
-    assert count() == 2 * tokens + 1
+    logps, old, ref, advantages = -torch.rand(4, 4), -torch.rand(4, 4), -torch.rand(4, 4), torch.ones(4, 4)
+    objective, tokens = Objective(Clip(0.2, 0.2), ratio=ratio, beta=0.1), 1 if ratio == "token" else 3
     alone = torch.tensor([1.0, bad, -1.0, 1.0])  # one for each response
+    # What is spoilt, and how many tokens count from then on; a response that has one ratio has one advantage.
+    for x, at, value, count in (
+        (logps, (0, 3), bad, 0),
+        (advantages, (0, 3), bad, 0),
+        (ref, (0, 3), bad, 0),
+        (logps, (1, 1), -math.inf, 0),
+        (advantages, (1, slice(tokens)), bad, tokens),
+        (ref, (2, 1), math.nan, tokens + 1),
+        (logps, (3, 1), math.nan, 2 * tokens + 1),
+    ):
+        x[at] = value
+        loss, metrics = policy_loss(logps, old, advantages, mask, objective, ref_logps=ref)
+        assert metrics.merge(metrics).compute()["not_finite/count"] == 2 * count
+        assert math.isfinite(loss) == (count == 0)
     found = policy_loss(logps, old, alone, mask, Objective(Clip(0.2, 0.2), ratio=ratio))[1].compute()
     assert found["not_finite/count"] == 3 + tokens
 
@@ -132,16 +126,9 @@ def test_tokens_whose_loss_is_not_finite_are_counted(ratio, bad):
 def test_the_tail_has_its_end_and_a_probability_of_zero(dtype):
     end = torch.tensor(TAIL, dtype=dtype).log()
     above = torch.nextafter(end, torch.tensor(1.0, dtype=dtype))
-    for log_p, expected in ((end, 1), (above, 0), (torch.tensor(-math.inf, dtype=dtype), 1), (end * 0 + 1e-6, 0)):
-        _, metrics = policy_loss(log_p.view(1, 1), log_p.view(1, 1), torch.ones(1), torch.ones(1, 1), Clip())
-        assert metrics.compute()["clip/good_tail_tokens"] == expected
-
-
-def test_a_token_on_its_bound_is_inside():
-    bounds = Clip(0.2, 0.28).bounds(torch.zeros(2))
-    log_ratio = torch.stack([bounds.log_low[0], bounds.log_high[0]])[None]
-    metrics = measure(log_ratio, bounds, torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2) > 0)
-    assert metrics.compute()["clip/fraction"] == 0
+    old = torch.stack([end, torch.full_like(end, -math.inf), above, 0 * end + 1e-6])[:, None]
+    found = [policy_loss(x, x, torch.ones(1), torch.ones(1, 1), Clip())[1].compute() for x in old[:, None]]
+    assert [each["clip/good_tail_tokens"] for each in found] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("ratio", "over"), [("sequence", torch.sum), ("sequence-mean", torch.mean)])
@@ -151,82 +138,63 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
     del data["ref_logps"]
     measured = policy_loss(**data, objective=Objective(region, ratio=ratio))[1].compute()
     by_token = policy_loss(**data, objective=region)[1].compute()
-    own = {"kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens"}
-    for name in own:
-        assert measured[name] == pytest.approx(by_token[name], rel=1e-12), name
-    mask, moves, tail, moved = data["response_mask"], [], [0, 0], data["logps"] - data["old_logps"]
-    for row, inside in zip(moved, mask, strict=True):
-        moves.append(over(row[inside]).clamp(-60, 60).item() if inside.any() else 0.0)
-    for move, row, inside in zip(moves, data["old_logps"].exp(), mask, strict=True):
-        tail[0] += int(inside.sum()) * (move > math.log(1.28) or move < math.log(0.8))
-        tail[1] += int((inside & (row <= 0.2)).sum()) * (move > math.log(1.28))
-    assert measured["clip/count"] == tail[0] > 0
-    assert measured["clip/tail_high_count"] == tail[1] > 0
-    assert measured["log_ratio/max"] == pytest.approx(max(moves))
-    assert measured["log_ratio/min"] == pytest.approx(min(moves))
+    own = ("kl_old/k1", "kl_old/k3", "tokens", "sequences", "clip/good_tail_tokens")
+    assert [measured[name] for name in own] == pytest.approx([by_token[name] for name in own], rel=1e-12)
+    mask, moved = data["response_mask"], data["logps"] - data["old_logps"]
+    moves = [
+        over(row[inside]).clamp(-60, 60).item() if inside.any() else 0.0
+        for row, inside in zip(moved, mask, strict=True)
+    ]
+    above = torch.tensor([move > math.log(1.28) for move in moves])[:, None] & mask
+    below = torch.tensor([move < math.log(0.8) for move in moves])[:, None] & mask
+    assert measured["clip/count"] == (above | below).sum() > 0
+    assert measured["clip/tail_high_count"] == (above & (data["old_logps"].exp() <= 0.2)).sum() > 0
+    assert [measured[f"log_ratio/{name}"] for name in ("max", "min")] == pytest.approx([max(moves), min(moves)])
 
 
 def test_micro_batches_merge_to_the_batch():
-    data = batch()
-    objective = Objective(REGIONS[2], dual_clip=1.3, beta=0.1)
-    _, whole = policy_loss(**data, objective=objective)
-    parts = []
-    for rows in (slice(0, 1), slice(1, 17), slice(17, 40)):
-        part = {name: x[rows] for name, x in data.items() if name != "extra"}
-        extra = {"entropies": data["extra"]["entropies"][rows]}
-        parts.append(policy_loss(**part, objective=objective, normalizer=1.0, extra=extra)[1])
-    merged = parts[0].merge(parts[1]).merge(parts[2]).compute()
-    assert merged == pytest.approx(whole.compute(), rel=1e-12)
+    data, objective, parts = batch(), Objective(REGIONS[2], dual_clip=1.3, beta=0.1), []
+    extra = data.pop("extra")["entropies"].tensor_split([1, 17])
+    for own, *rows in zip(extra, *(x.tensor_split([1, 17]) for x in data.values()), strict=True):
+        named = dict(zip(data, rows, strict=True)) | {"extra": {"entropies": own}}
+        parts.append(policy_loss(**named, objective=objective, normalizer=1.0)[1])
+    whole = policy_loss(**batch(), objective=objective)[1].compute()
+    assert parts[0].merge(parts[1]).merge(parts[2]).compute() == pytest.approx(whole, rel=1e-12)
     means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
-    assert means != pytest.approx(
-        merged["clip/tail_high_share"], rel=1e-3
-    )  # a mean of fractions would be another number
+    assert means != pytest.approx(whole["clip/tail_high_share"], rel=1e-3)  # of fractions: another number
 
 
 def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
-    mask = torch.zeros(2, 3, dtype=torch.bool)
-    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), torch.ones(2), mask, Clip(), normalizer=1.0)
-    measured = metrics.compute()
-    counts = {name for name, x in measured.items() if x == 0}
-    assert counts == {
-        *("tokens", "sequences", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens", "cut/good_tail_count"),
-        "not_finite/count",
-    }
-    assert all(math.isnan(x) for name, x in measured.items() if name not in counts)
+    new, mask = -torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    measured = policy_loss(new, new, torch.ones(2), mask, Clip(), normalizer=1.0)[1].compute()
+    counts = {name for name in measured if name.endswith(("count", "tokens")) or name == "sequences"}
+    assert {name for name, x in measured.items() if x == 0} == counts
+    assert all(math.isnan(measured[name]) for name in measured.keys() - counts)
     assert not {"entropy", "kl_ref"} & set(measured)
-    _, metrics = policy_loss(-torch.ones(2, 3), -torch.ones(2, 3), -torch.ones(2), ~mask, Clip())
-    measured = metrics.compute()
-    assert measured["clip/fraction"] == 0
-    assert math.isnan(measured["clip/tail_high_share"])  # nothing is clipped
-    assert math.isnan(measured["cut/good_tail"])  # and no token of the tail has a positive advantage
+    measured = policy_loss(new, new, -torch.ones(2), ~mask, Clip())[1].compute()
+    assert measured["clip/fraction"] == 0  # nothing is clipped, and no token of the tail has a positive advantage
+    assert all(math.isnan(measured[name]) for name in ("clip/tail_high_share", "cut/good_tail"))
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_metrics_are_detached_and_of_fixed_size(level):
+def test_metrics_are_detached_and_of_fixed_size_and_go_over_ranks(level, monkeypatch):
+    """One rank is the sum and the maximum of itself."""
     data = batch()
     data["logps"].requires_grad_()
     loss, metrics = bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level)
-    assert loss.requires_grad
     tensors = metrics.totals | metrics.maxima
-    assert not any(x.requires_grad for x in tensors.values())
+    assert (loss.requires_grad, any(x.requires_grad for x in tensors.values())) == (True, False)
     assert not any(x.dim() for x in tensors.values())
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
+    assert metrics.all_reduce().compute() == metrics.compute()
 
 
 def test_the_main_numbers_are_a_part_of_all_and_none_are_none():
-    data = batch()
-    found = [bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level) for level in LEVELS]
+    named = batch() | {"objective": Objective(Clip(), beta=0.1)}
+    found = [bandpo.policy_loss(**named, metrics=level) for level in LEVELS]
     assert len({loss.item() for loss, _ in found}) == 1
     everything, main, nothing = (metrics.compute() for _, metrics in found)
     assert {name: everything[name] for name in main} == main
-    assert len(main) == 15 < len(everything)
-    assert nothing == {}
+    assert (len(main), nothing) == (15, {})
     with pytest.raises(ValueError, match="metrics must be 'main', 'all' or None, got 'some'"):
-        bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics="some")
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_metrics_of_every_level_go_over_ranks(level, monkeypatch):
-    """One rank is the sum and the maximum of itself."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
-    _, metrics = bandpo.policy_loss(**batch(), objective=Objective(Clip(), beta=0.1), metrics=level)
-    assert metrics.all_reduce().compute() == metrics.compute()
+        bandpo.policy_loss(**named, metrics="some")

@@ -2,8 +2,6 @@
 anew; and the lines of docs/own_loop.md for several processes.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -39,8 +37,8 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def grpo(logps, old_logps, advantages, mask):
-    return bandpo.policy_loss(logps, old_logps, advantages, mask, "grpo")
+def plain(logps, old_logps, advantages, mask, objective="grpo"):
+    return bandpo.policy_loss(logps, old_logps, advantages, mask, objective)
 
 
 def check(function, data: dict[str, Tensor], formula, **more) -> None:
@@ -51,8 +49,7 @@ def check(function, data: dict[str, Tensor], formula, **more) -> None:
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-9, atol=0)
     slope = torch.autograd.grad(expected, log_pi)[0]
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-14)
-    plain = run(grpo, data)[1]
-    assert ((gradient - plain).abs() > 1e-9)[data["mask"]].double().mean() > 0.01
+    assert ((gradient - run(plain, data)[1]).abs() > 1e-9)[data["mask"]].double().mean() > 0.01
 
 
 def clipped(data: dict[str, Tensor], log_pi: Tensor, weigh, high: float = 1.2, *, tokens: bool = False) -> Tensor:
@@ -127,15 +124,8 @@ def test_stare(seed):
         return a * (1.1 if a > 0 and -log_pi >= surprise[count - 1] else 1)
 
     check(PAPERS.stare, data, lambda log_pi: clipped(data, log_pi, weigh, high=1.28, tokens=True))
-
-
-def test_stare_without_good_answers_is_dapo():
-    data = batch() | {"advantages": torch.zeros(ROWS, dtype=F64)}
-
-    def dapo(logps, old_logps, advantages, mask):
-        return bandpo.policy_loss(logps, old_logps, advantages, mask, "dapo")
-
-    assert all(map(torch.equal, run(PAPERS.stare, data), run(dapo, data)))
+    data["advantages"] = torch.zeros(ROWS, dtype=F64)  # without good answers it is DAPO
+    assert all(map(torch.equal, run(PAPERS.stare, data), run(plain, data, objective="dapo")))
 
 
 def test_wapo():
@@ -162,28 +152,26 @@ def test_wapo():
 
 
 def test_trm_and_opsm_drop_responses_as_their_formulas():
-    data = batch()
-    kept = {}
-    for name, function in {"TRM": PAPERS.trm, "OPSM": PAPERS.opsm}.items():
-        kept[name] = of_batch(function, data)
-        _, gradient = run(PAPERS.of_kept_responses, data | {"kept": kept[name]})
-        assert ((gradient != 0).any(1) <= kept[name]).all()
-    for i, row in enumerate(data["mask"]):
-        ratios = (data["logps"][i][row] - data["rollout_logps"][i][row]).exp()
-        assert kept["TRM"][i] == all(r - 1 - r.log() <= 0.05 for r in ratios)
-        far = sum(-r.log() for r in ratios) / len(ratios) > 0.5
-        assert kept["OPSM"][i] == (not far or data["advantages"][i] >= 0)
-    assert all(0 < x.sum() < ROWS for x in kept.values())
+    data, dropped = batch(), {PAPERS.trm: [], PAPERS.opsm: []}
+    for row, new, old, a in zip(*(data[x] for x in ("mask", "logps", "rollout_logps", "advantages")), strict=True):
+        ratios = (new - old)[row].exp()
+        dropped[PAPERS.trm].append(bool((ratios - 1 - ratios.log() > 0.05).any()))
+        dropped[PAPERS.opsm].append(bool((-ratios.log()).mean() > 0.5 and a < 0))
+    for function, expected in dropped.items():
+        data["kept"] = of_batch(function, data)
+        assert (~data["kept"]).tolist() == expected
+        assert not run(PAPERS.of_kept_responses, data)[1][~data["kept"]].any()
+        assert 0 < sum(expected) < ROWS
 
 
-def test_opsm_is_trls():
+@pytest.mark.parametrize("seed", range(5))
+def test_opsm_is_trls(seed):
     theirs = pytest.importorskip("trl").GRPOTrainer.get_off_policy_mask
-    for seed in range(5):
-        data = batch(seed)
-        kept = of_batch(PAPERS.opsm, data)
-        expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
-        assert torch.equal(kept[:, None], expected.bool())
-        assert 0 < (~kept).sum() < ROWS
+    data = batch(seed)
+    kept = of_batch(PAPERS.opsm, data)
+    expected = theirs(data["advantages"][:, None], data["logps"], data["rollout_logps"], data["mask"].double(), 0.5)
+    assert torch.equal(kept[:, None], expected.bool())
+    assert 0 < (~kept).sum() < ROWS
 
 
 @pytest.mark.parametrize("share", [0.0002, 0.1])
@@ -206,11 +194,11 @@ def test_kl_cov(share):
 
 def test_dro():
     data = batch()
-    mask = data["mask"]
+    a, mask = data["advantages"][:, None], data["mask"]
 
     def formula(log_pi: Tensor) -> Tensor:
-        terms = log_pi * data["advantages"][:, None] - 0.3 / 2 * (log_pi - data["old_logps"]) ** 2
-        return (torch.where(mask, terms, 0.0).sum(1) / mask.sum(1)).mean()
+        terms = torch.where(mask, log_pi * a - 0.3 / 2 * (log_pi - data["old_logps"]) ** 2, 0.0)
+        return (terms.sum(1) / mask.sum(1)).mean()
 
     check(PAPERS.dro, data, formula)
 
@@ -263,16 +251,10 @@ if plain.lm_head.weight.grad is None:
 
 
 def test_the_index_names_each(capsys):
-    index = load_script("docs/methods.py")
-    named = " ".join(name for name, _, _ in index.ABSENT)
+    absent, text = load_script("docs/methods.py").ABSENT, (ROOT / "examples" / "papers.py").read_text(encoding="utf-8")
     PAPERS.main()
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert len(names) == 9
-    text = (ROOT / "examples" / "papers.py").read_text(encoding="utf-8")
-    for name in names:
-        assert name in named
-        assert f'"""{name}' in text
-    numbers = re.findall(r"\d{4}\.\d{5}", text)
-    assert len(numbers) == 9
-    for number in numbers:
-        assert any(number in papers and "examples/papers.py" in why for _, papers, why in index.ABSENT), number
+    names, numbers = re.findall(r"^\S+", capsys.readouterr().out, re.M), re.findall(r"\d{4}\.\d{5}", text)
+    papers = " ".join(papers for _, papers, why in absent if "examples/papers.py" in why)
+    assert all(name in " ".join(name for name, _, _ in absent) and f'"""{name}' in text for name in names)
+    assert all(number in papers for number in numbers)
+    assert len(names) == len(numbers) == 9

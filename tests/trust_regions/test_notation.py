@@ -79,17 +79,22 @@ def test_a_rule_with_another_number_has_another_label(region):
     assert all(each.delta_low and each.delta_high for each in same)  # a band whose delta is that of neither side
 
 
+LABELS = {
+    **dict(zip(list(WORDS.values())[:5], ["GRPO 0.2/0.2", "Clip-Higher 0.2/0.28", "No clip", "DCPO 0.2/0.28",
+                                          "DCPO 0.2/0.28 cap inf"], strict=True)),
+    Capped(Band("kl", 0.05), 20.0): "Band-KL 0.05 cap 20.0",
+    Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)): "Relaxed Band-KL 0.05",
+    WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]: "Band-KL 0.01/0.1",
+    Band("jensen_shannon"): "Band-jensen_shannon 0.05",
+    Band("kl", 0.1, 0.05, 0.05): "Band-KL 0.05",
+    Band(Divergence("kl", lambda u: (u - 1) ** 2)): "Band-kl (own) 0.05",
+    RIPO(0.1): "RIPO 0.1",
+    Wider(0.3): "Wider 0.3",
+    BySign(Clip(0, 0), Band()): "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0",
+}  # fmt: skip
+
+
 def test_a_label_says_what_the_rule_is():
-    labels = ["GRPO 0.2/0.2", "Clip-Higher 0.2/0.28", "No clip", "DCPO 0.2/0.28", "DCPO 0.2/0.28 cap inf"]
-    assert [region.label for region in WORDS.values()][:5] == labels
-    assert Capped(Band("kl", 0.05), 20.0).label == "Band-KL 0.05 cap 20.0"
-    assert Relaxed(Band("kl", 0.05), Clip(0.2, 0.28)).label == "Relaxed Band-KL 0.05"
-    assert (WORDS["{type: band, delta_low: 0.01, delta_high: 0.1}"]).label == "Band-KL 0.01/0.1"
-    assert Band("jensen_shannon").label == "Band-jensen_shannon 0.05"
-    assert Band("kl", 0.1, 0.05, 0.05).label == "Band-KL 0.05"
-    assert (Band(Divergence("kl", lambda u: (u - 1) ** 2))).label == "Band-kl (own) 0.05"
+    assert {rule: rule.label for rule in LABELS} == LABELS
     cap_of_both, cap_of_one = Capped(Relaxed(Band(), Clip(0.1, 0.1)), 3), Relaxed(Band(), Capped(Clip(0.1, 0.1), 3))
     assert cap_of_both.label != cap_of_one.label
-    assert RIPO(0.1).label == "RIPO 0.1"
-    assert Wider(0.3).label == "Wider 0.3"
-    assert BySign(Clip(0, 0), Band()).label == "Ratio 1 for A >= 0, Band-KL 0.05 for A < 0"
