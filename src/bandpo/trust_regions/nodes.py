@@ -145,7 +145,7 @@ def made_of(cls: type[Any], values: Mapping[str, Any], what: str, read: Callable
 def node_of_text(text: str) -> Mapping[str, Any] | str:
     """Return the node that a text is, or else the text, for a short word.
 
-    Raises ValueError for what is neither, and where a node needs PyYAML.
+    Raises ValueError for what is neither.
     """
     if re.fullmatch(r"[\w.:+()/-]+", text):
         return text
