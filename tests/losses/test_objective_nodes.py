@@ -26,7 +26,7 @@ def test_a_method_of_the_sampler_is_more_than_its_objective(name):
         with pytest.raises(ValueError, match=f"method '{name}' is more .* call policy_loss with old_logps=rollout"):
             objective(given)
         assert method_or_objective(given) is method(name)
-    with pytest.raises(ValueError, match=f"method '{name}': .* sampler's .* which Liger does .* losses.method"):
+    with pytest.raises(ValueError, match=f"method '{name}': .* sampler's .* which Liger does .* old_logps=rollout"):
         objective_for("Liger", name)
 
 

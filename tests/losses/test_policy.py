@@ -497,7 +497,7 @@ def test_a_wrong_argument_is_refused_by_name_value_and_what_is_allowed(changes, 
         (aggregate, (torch.ones(2, 3), torch.full((2, 3), 3.0)), r"got a 3\.0"),
         (aggregate, (torch.ones(2, 3), torch.ones(2, 3), "mean"), r"aggregation must be one of .*, got 'mean'"),
         (kl_penalty, (torch.ones(2, 3), torch.ones(2, 3), "k4"), r"kl_penalty must be one of \['k1', .*'k4'"),
-        (group_advantages, ([1.0, 0.0], 2), r"rewards must be a torch.Tensor, got list; use torch.tensor"),
+        (group_advantages, ([1.0, 0.0], 2), r"rewards must be a torch.Tensor, got list; torch.as_tensor"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, arguments, message):
