@@ -157,6 +157,7 @@ def node_of_text(text: str) -> Mapping[str, Any] | str:
         node = None
     if not isinstance(node, dict) and re.search("[{:]", text):
         raise ValueError(
-            "a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}"
+            "a rule is a short word such as band:kl:0.05 or a YAML node such as {type: band, delta: 0.05}, "
+            f"got {text!r}"
         )
     return node if isinstance(node, dict) else text
