@@ -344,7 +344,7 @@ class OfMyOwn(Region):
     [("bnd", "'bnd'"), ("{", "'{'"), ({"type": "bend"}, "'bend'"), (3, "3"), (OfMyOwn(), r"OfMyOwn()")],
 )
 def test_a_config_names_what_is_no_region(tmp_path, given, named):
-    with pytest.raises(ValueError, match=rf"(must be .*got |is called |delta: 0.05}, got |^){re.escape(named)}"):
+    with pytest.raises(ValueError, match=rf"(must be .*got |is called |delta: 0.05}}, got |^){re.escape(named)}"):
         tiny.settings(tmp_path, BandPOConfig, trust_region=given)
 
 
