@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Literal, cast
 
@@ -93,31 +93,42 @@ def group_advantages(
     least = (none + math.inf).scatter_reduce(0, group, rewards.nan_to_num(math.inf), "amin")
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
     centred = torch.where(counts, shifted - (total(shifted) / count)[group], 0.0)
+    spread = total(centred.square() if normalize else centred.abs())
+    if (
+        not spread.isfinite().all()
+    ):  # a square that overflows would make advantages of 0, and teach nothing in silence
+        raise ValueError(
+            f"rewards of a group must be closer together for {rewards.dtype}, got up to "
+            f"{float(rewards.nan_to_num().abs().max()):g}"
+        )
     others = (count - 1).clamp(min=1)
     if baseline == "leave-one-out":
         return centred * (count / others)[group]
-    sigma = (total(centred.square()) / others).sqrt()
-    return centred / (sigma[group] + epsilon) if normalize else centred
+    return centred / ((spread / others).sqrt()[group] + epsilon) if normalize else centred
 
 
 def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any] | None) -> Tensor:
     """Return the number of each response's group, from 0 on."""
     if (group_size is None) == (groups is None):
-        both = "neither" if groups is None else "both"
-        raise ValueError(f"group_size or groups must say which responses belong together, got {both}")
+        raise ValueError(
+            "group_size or groups must say which responses belong together, got "
+            f"{'neither' if groups is None else 'both'}"
+        )
     if group_size is not None:
-        is_whole = isinstance(group_size, Integral) and not isinstance(group_size, bool)
-        if not is_whole or group_size < 2 or count % group_size:
+        if (
+            not isinstance(group_size, Integral) or group_size < 2 or count % group_size
+        ):  # True and False are below 2
             raise ValueError(
                 f"group_size must be an integer of at least 2 that divides the number of rewards, {count}, got "
                 f"{group_size!r}; groups= takes groups of other sizes"
             )
         return torch.arange(count) // group_size
-    names = cast(Any, groups).tolist() if isinstance(groups, Tensor) else list(cast(Any, groups))
+    names = cast(Any, groups).tolist() if isinstance(groups, Tensor) else cast(Any, groups)
+    names = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else []
     # A tensor or a NaN is equal to itself alone, so each would be a group.
     if len(names) != count or not all(isinstance(each, str | Integral | tuple) for each in names):
         raise ValueError(
-            f"groups must be {count} texts, whole numbers or tuples, one for each reward, got {reprlib.repr(names)}"
+            f"groups must be {count} texts, whole numbers or tuples, one for each reward, got {reprlib.repr(names or groups)}"
         )
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names])

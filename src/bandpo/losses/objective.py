@@ -112,6 +112,10 @@ class Objective:
             raise ValueError(
                 f"surrogate must be 'clip' for ratio 'mean-of-clipped', got {self.surrogate!r}"
             )
+        if self.beta == 0 and self.kl_penalty != Objective.kl_penalty:
+            raise ValueError(
+                f"kl_penalty = {self.kl_penalty!r} and beta = 0 do not go together: the penalty is off"
+            )
 
     @property
     def is_per_token(self) -> bool:

@@ -10,8 +10,8 @@ research/measurements/collapse.py measures false alarms and delay on made logs a
 research/pages/evaluation_measured.md has them.
 """
 
-import bisect
 import fnmatch
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -165,12 +165,15 @@ def _noise(reward: Floats, smooth: Floats) -> tuple[list[float], list[float]]:
 
 
 def running_median(values: Floats) -> list[float]:
-    """Return the median of the values up to each."""
-    ordered: list[float] = []
+    """Return the median of the values up to each. Two heaps hold the lower and the upper half."""
+    lower: list[float] = []  # with the sign turned, for its greatest comes first
+    upper: list[float] = []
     medians: list[float] = []
     for value in values.tolist():
-        bisect.insort(ordered, value)
-        medians.append((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+        heapq.heappush(upper, -heapq.heappushpop(lower, -value))
+        if len(upper) > len(lower):
+            heapq.heappush(lower, -heapq.heappop(upper))
+        medians.append((upper[0] - lower[0]) / 2 if len(upper) == len(lower) else -lower[0])
     return medians
 
 
