@@ -163,7 +163,7 @@ WRITTEN = {
     ),
     "ms-swift": (".sh", "swift rlhf --gradient_accumulation_steps 2 --steps_per_generation {}\n", 2, 8),
 }
-RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "EasyR1", "ms-swift"}  # of docs/recipes.md
+RECIPES = {"AReaL", "OpenRLHF", "NeMo-RL", "open-instruct", "ROLL", "EasyR1", "ms-swift"}  # of docs/hosts.md
 
 
 def test_every_trainer_has_facts():

@@ -82,7 +82,7 @@ class BandPOConfig(GRPOConfig):
 
     Args:
         trust_region: as for `BandPOTrainer`, or the JSON text of a node; kept as the node.
-        all_metrics: log everything in docs/run.md, some 25 numbers a row, instead of `MAIN_METRICS`.
+        all_metrics: log everything in docs/run.md, some 20 numbers a row, instead of `MAIN_METRICS`.
         anchor: what ratio and bounds are taken against: "old", the policy before the updates on a batch, by the
             trainer; or "sampler", as vLLM or a `rollout_func` gave its log-probabilities.
         tokens_path: the folder that tokens are written to while training, for `bandpo calibrate` (see `TokenWriter`);

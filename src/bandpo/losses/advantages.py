@@ -128,7 +128,8 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
     # A tensor or a NaN is equal to itself alone, so each would be a group.
     if len(names) != count or not all(isinstance(each, str | Integral | tuple) for each in names):
         raise ValueError(
-            f"groups must be {count} texts, whole numbers or tuples, one for each reward, got {reprlib.repr(names or groups)}"
+            f"groups must be {count} texts, whole numbers or tuples, one for each reward, got "
+            f"{reprlib.repr(names or groups)}"
         )
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names])

@@ -9,50 +9,61 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bandpo.doctor import Finding
+from bandpo.errors import counted
 
 # Written by `python -m research.report`. Of each point: what a rule moved, and the percentage of tokens it clipped.
 POINTS = Path(__file__).with_name("points.csv")
 _FACTOR = 3  # a rule that clips a third to three times as many tokens is near
 _NAMED = 2  # public runs and models that are named
+_WORLDS = {
+    "several right answers, each rule at its best learning rate": "at the best learning rate",
+    "a learning rate four times too high": "at four times the best",
+}
 
 
 def nearest(percent: float) -> Finding:
     """Say what rules that clip about this percentage of tokens moved.
 
-    In small worlds, and in the nearest language models and public runs.
+    In small worlds, and in the nearest language models and public runs. Shares of whole responses are left out.
 
     >>> nearest(2.0).level
     'note'
     """
     with POINTS.open(encoding="utf-8", newline="") as file:
-        points = [point for point in csv.DictReader(file) if point["clipped"]]
+        points = [
+            point
+            for point in csv.DictReader(file)
+            if point["clipped"] and point["counted"] != "sequences"
+        ]
     near = [point for point in points if _distance(point, percent) < math.log(_FACTOR)]
-    worlds = [point for point in near if point["pass1_half_width"] and "SmolLM2" not in point["run"]]
-    others = [point for point in points if point not in worlds and _is_named(point)]
-    parts = []
-    for too_high, words in ((False, "at the best learning rate"), (True, "at four times the best")):
-        some = [point for point in worlds if ("too high" in point["kind"]) == too_high]
+    parts: list[str] = []
+    for kind, words in _WORLDS.items():
+        some = [point for point in near if point["kind"] == kind]
         moved = [
             _span(some, column, name) for column, name in (("pass1", "pass@1"), ("coverage", "coverage"))
         ]
         if some:
             parts.append(
-                f"{' and '.join(filter(None, moved))} {words} ({len(some)} runs of small worlds)"
+                f"{words} {' and '.join(filter(None, moved))} from no clip, in {counted(len(some), 'setting')}"
             )
-    for point in sorted(others, key=lambda point: _distance(point, percent))[:_NAMED]:
-        result = f": pass@1 {float(point['pass1']):+.2g}" if point["pass1"] else ""
-        parts.append(f"{point['run']}, {point['rule']}, {point['clipped']} %{result} ({point['source']})")
+    others = [point for point in near if point["kind"] == "public run" or "SmolLM2" in point["run"]]
+    named = [
+        _told(point) for point in sorted(others, key=lambda point: _distance(point, percent))[:_NAMED]
+    ]
     low, high = (float(f"{min(100, x):.1g}") for x in (percent / _FACTOR, percent * _FACTOR))
-    what = (
-        f"rules that clip {low:g} to {high:g} % of tokens moved {'; '.join(parts)}"
-        if worlds
-        else "; ".join(parts)
-    )
-    return Finding("note", what, "docs/report/index.md says when a clip matters")
+    what = f"rules that clip {low:g} to {high:g} % of tokens moved, in small worlds: {'; '.join(parts) or 'not tried'}"
+    models = f". As many were clipped by {'; and by '.join(named)}" if named else ""
+    return Finding("note", what + models, "docs/report/index.md says when a clip matters")
 
 
-def _is_named(point: Mapping[str, str]) -> bool:
-    return point["kind"] == "public run" or "SmolLM2" in point["run"]
+def _told(point: Mapping[str, str]) -> str:
+    """Write what is known of a public run or of a language model."""
+    result = point["note"]
+    if point["pass1"]:
+        result = f"{float(point['pass1']):+.2g} from {point['against']}" + (
+            f", {result}" if result else ""
+        )
+    return f"{point['rule']} in {point['run']} ({'; '.join(filter(None, (result, point['source'])))})"
 
 
 def _distance(point: Mapping[str, str], percent: float) -> float:
@@ -60,5 +71,6 @@ def _distance(point: Mapping[str, str], percent: float) -> float:
 
 
 def _span(points: list[dict[str, str]], column: str, words: str) -> str:
-    values = [float(point[column]) for point in points if point[column]]
-    return f"{words} by {min(values):+.2g} to {max(values):+.2g}" if values else ""
+    values = [float(f"{float(point[column]):.2g}") for point in points if point[column]]
+    ends = sorted({min(values), max(values)}) if values else []
+    return f"{words} by {' to '.join(f'{end:+g}' for end in ends)}" if values else ""
