@@ -8,6 +8,7 @@ import recipe
 from commands import missing, refusal
 from disk import write
 
+from bandpo.errors import UserError
 from bandpo_runs import toy
 from bandpo_runs.config.recipe import build
 from bandpo_runs.data.rows import rows_and_reward
@@ -215,6 +216,11 @@ def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
 @pytest.fixture
 def gym():
     return pytest.importorskip("reasoning_gym", reason="reasoning_gym is not installed")
+
+
+def test_a_task_without_answers_is_refused(prepared):
+    with pytest.raises(UserError, match="'graph_color' has no answer to 4 of its 4 questions"):
+        prepared(rounds=1, source="reasoning_gym", task="graph_color")
 
 
 CHAIN_SUM = {"source": "reasoning_gym", "task": "chain_sum", "options": {"seed": 7, "min_digits": 1, "max_digits": 2}}

@@ -52,7 +52,7 @@ class DataConfig(_Node):
         answer: column with the answer that rewards compare with.
         template: text with {prompt} in it, e.g. instructions around the question.
         chat: send a text prompt as one user message through the model's chat template.
-        task, options: name and settings of a reasoning_gym task.
+        task, options: name and settings of a reasoning_gym task; answers are compared with its one answer.
         size: rows to use or to generate; None takes all of a file.
         eval_size: how many of the last rows are held out for evaluation.
         eval_path: other data to evaluate on in training, as for `bandpo eval --data`: `aime24,aime25`, a file, `lab`.

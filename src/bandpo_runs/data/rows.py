@@ -165,7 +165,14 @@ def _reasoning_gym(data: DataConfig, count: int) -> list[dict[str, Any]]:
         raise UserError(
             f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}"
         ) from error
-    return [{"prompt": item["question"], "answer": str(item["answer"])} for item in items]
+    rows = [{"prompt": item["question"], "answer": item["answer"]} for item in items]
+    open_ended = sum(row["answer"] is None for row in rows)
+    if open_ended:  # such as graph_color, which has many right answers and names none
+        raise UserError(
+            f"data.task {data.task!r} has no answer to {open_ended} of its {len(rows)} questions; a task must have one "
+            "answer to each, with which the reward compares"
+        )
+    return [{**row, "answer": str(row["answer"])} for row in rows]
 
 
 _MADE = {"largest-of-three": _largest_of_three, "reasoning_gym": _reasoning_gym}
