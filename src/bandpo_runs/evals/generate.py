@@ -302,7 +302,7 @@ def whole_weights(model: str) -> str:
     if not lora and any((own / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
         return str(own)
     command = shlex.join([*_MERGER, model, "--target_dir", str(own)])
-    then = f"; add {own}/lora_adapter to it by peft's merge_and_unload, and give the folder of both"
+    then = f"; add {own}/lora_adapter to it by peft's merge_and_unload, save that in another folder, and give it"
     raise UserError(
         f"{actor} has its weights in parts. Where verl is installed, this makes a model of them: {command}{then * lora}"
     )
