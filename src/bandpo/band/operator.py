@@ -78,7 +78,7 @@ def band_bounds(
     bracketed solver (thm:bisection_global). Float32 bounds that have no closed form are looked up: of an octave of
     radii, such as 1/32 to 1/16, seven are solved when the first is used, for some 10,000 tokens in all, and all others
     are interpolated. So a radius that moves costs little more than a fixed one, and its bounds are the same to the last
-    bit whatever radii came before. Where one solves, radii count as at least 1e-10.
+    bit whatever radii came before. Where one solves, radii count as 1e-10 to 1e10.
 
     Always log_high <= max(-log p, 0). Both ratios move towards 1 as p rises (prop:monotonicity). For p -> 0, r_high p
     tends to the root of q C + f(1 - q) = delta with C = lim f(u) / u (prop:limits): 1 - e^-delta for KL, 0 if C is
