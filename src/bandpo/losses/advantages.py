@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal, cast
 
@@ -123,8 +123,10 @@ def _numbered(count: int, group_size: int | None, groups: Tensor | Sequence[Any]
                 f"{group_size!r}; groups= takes groups of other sizes"
             )
         return torch.arange(count) // group_size
-    names = cast(Any, groups).tolist() if isinstance(groups, Tensor) else cast(Any, groups)
-    names = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else []
+    values: Any = cast(Any, groups).tolist() if isinstance(groups, Tensor) else groups
+    names: list[Any] = (
+        [] if isinstance(values, str | bytes) or not hasattr(values, "__iter__") else list(values)
+    )
     # A tensor or a NaN is equal to itself alone, so each would be a group.
     if len(names) != count or not all(isinstance(each, str | Integral | tuple) for each in names):
         raise ValueError(
