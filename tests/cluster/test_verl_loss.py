@@ -196,7 +196,7 @@ def test_the_lines_for_kl_cov_have_its_loss(share):
     tensors["log_prob"] = tensors["log_prob"] - torch.rand(tensors["log_prob"].shape) / 1000  # no two are equal
     loss, gradient, _ = run("kl_cov", actor(PolicyLossConfig(kl_cov_ratio=share, ppo_kl_coef=1.0)), tensors)
     data = {new: tensors[old] for new, old in OURS.items()} | {"advantages": tensors["advantages"][:, 0]}
-    our_loss, our_gradient, _ = own_loop.run(own_loop.block("KL-Cov").replace("0.0002", str(share)), data)
+    our_loss, our_gradient = own_loop.run(own_loop.PAPERS.kl_cov, data, share=share)
     torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
 
@@ -204,8 +204,7 @@ def test_the_lines_for_kl_cov_have_its_loss(share):
 def test_the_lines_for_trm_keep_the_responses_that_rollout_rs_keeps():
     tensors = batch([-0.5, -0.32, -0.1, 0.0, 0.1, 0.32, 0.5], [1.7, -1.1], torch.float64)  # k3 of +-0.32: 0.057, 0.046
     data = {new: tensors[old] for new, old in OURS.items()} | {"rollout_logps": tensors["old_log_prob"]}
-    lines = "".join(line for line in own_loop.block("TRM").splitlines(True) if not line.startswith("opsm"))
-    kept = own_loop.run(lines, data)[2]["kept"]
+    kept = own_loop.of_batch(own_loop.PAPERS.trm, data)
     log_ratio = tensors["log_prob"] - tensors["old_log_prob"]
     mask, _ = compute_rollout_rejection_mask(log_ratio, tensors["response_mask"], "seq_max_k3", "0.05")
     assert torch.equal(tensors["response_mask"] & kept[:, None], mask.bool())
