@@ -287,8 +287,7 @@ def clip_by_sign(log_ratio: Tensor, positive: Tensor, bounds: Bounds, dual_clip:
     """
     highest = math.inf if dual_clip is None else math.log(dual_clip)
     low = bounds.log_low.masked_fill(positive, -math.inf)
-    high = bounds.log_high.masked_fill(~positive, highest)
-    return log_ratio.clamp(low, high)
+    return log_ratio.clamp(low, bounds.log_high.masked_fill(~positive, highest))
 
 
 def _ratio_minus_1(log_ratio: Tensor) -> Tensor:

@@ -59,8 +59,11 @@ def usage(kind: str) -> str:
 
 def _fields_of_words(kind: str) -> list[dataclasses.Field[Any]]:
     """List the fields that a short word has. Those that are None unless set are for nodes."""
-    fields = dataclasses.fields(cast(Any, Region.kinds[kind]))
-    return [field for field in fields if field.init and field.default is not None]
+    return [
+        field
+        for field in dataclasses.fields(cast(Any, Region.kinds[kind]))
+        if field.init and field.default is not None
+    ]
 
 
 def _node_of_word(word: str) -> dict[str, Any]:

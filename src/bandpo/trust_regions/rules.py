@@ -126,8 +126,11 @@ class RIPO(Region):
     def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
         log_p = working_copy(old_logps.detach()).clamp(max=0)
         log_eps = 0.5 * (torch.log(log_p.new_zeros(()) + self.delta) - log_p)
-        log_high = torch.logaddexp(log_eps, torch.zeros_like(log_eps))
-        return make_bounds(old_logps, log1mexp(log_eps.clamp(max=0)), log_high)
+        return make_bounds(
+            old_logps,
+            log1mexp(log_eps.clamp(max=0)),
+            torch.logaddexp(log_eps, torch.zeros_like(log_eps)),
+        )
 
 
 @dataclass(frozen=True)
