@@ -132,7 +132,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
     at, delta = args.temperature, args.delta
     sampled_at = cast(dict[str, Any], args.generation_kwargs or {}).get("temperature", at)
     is_ratio = isinstance(delta, int | float) and delta <= 1
-    radius = delta if is_ratio and delta > 0 else 0.05
+    radius = delta if isinstance(delta, int | float) and 0 < delta <= 1 else 0.05
     refused = {
         f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature {at}, tokens "
         f"sampled at {sampled_at}": not (isinstance(at, int | float) and at > 0) or sampled_at != at,
