@@ -42,6 +42,28 @@ def test_what_is_not_run_is_still_on_a_page(readme):
     assert sum(not readme.why_not(each) for each in there) > len(there) / 2
 
 
+def test_of_a_diff_the_script_after_it_runs_and_its_rule_must_act(readme, tmp_path, monkeypatch):
+    """README's one is of a script of TRL's."""
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    out = tmp_path / "runs"
+    out.mkdir()
+    page = tmp_path / "page.md"
+    page.write_text(
+        f"```diff\n-from a import GRPOTrainer\n+class BandPOTrainer(str): pass\n+def GRPOConfig(path): pass\n"
+        f' GRPOConfig("{out}")\n-GRPOTrainer()\n+BandPOTrainer()\n```\n',
+        encoding="utf-8",
+    )
+    ((language, text),) = readme.blocks(page)
+    assert language == "python"
+    assert text.endswith(f'GRPOConfig("{out}")\nBandPOTrainer()\n')
+    rows = out / "metrics.jsonl"
+    rows.write_text('{"step": 4}\n{"bandpo/clip/high_fraction": 0.1}\n', encoding="utf-8")
+    assert readme._python("x = 1\n", text) == f"x = 1\n{text}"
+    rows.write_text('{"bandpo/clip/high_fraction": 0.0}\n', encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"must be above 0, got 0\.0"):
+        readme._python("", text)
+
+
 def test_commands_in_the_text_are_taken_by_the_command_line(readme):
     """Those with arguments, in a sentence or in an indented line, which are not run; a word in capitals stands for one
     of the reader's."""
