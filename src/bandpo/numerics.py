@@ -102,14 +102,14 @@ def without_looking() -> AbstractContextManager[None]:
 
 
 def check_tensor(name: str, x: Any) -> None:
-    """Refuse what is no tensor, with a TypeError."""
+    """Refuse anything but a tensor, with a TypeError."""
     if not isinstance(x, Tensor):
         cure = f"; torch.as_tensor({name}) makes one of it" if hasattr(x, "__len__") else ""
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}{cure}")
 
 
 def check_old_logps(old_logps: Any) -> None:
-    """Refuse what is no tensor of log-probabilities. In a compiled graph, or `without_looking`, it does nothing."""
+    """Refuse anything but a tensor of log-probabilities. In a compiled graph, or `without_looking`, it does nothing."""
     if torch.compiler.is_compiling() or _SURE.get():
         return
     check_tensor("old_logps", old_logps)

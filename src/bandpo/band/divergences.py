@@ -44,7 +44,7 @@ class Divergence:
         log_f: optional, f as a function of log u in [-inf, 700], with its minimum 0 at log u = 0 and no cancellation
             near it. With f alone, results lose digits for small radii: float64 ones, and float32 ones below 1e-8.
         kinks: True if f has a kink at a point other than u = 1. Then the roots are bisected.
-        iterates: True if `log_bounds` is no closed form but a solver. Then float32 bounds are looked up.
+        iterates: True if `log_bounds` is a solver, without a closed form. Then float32 bounds are looked up.
 
     Raises:
         ValueError: f is not a generator; the message names the points u at which it fails.

@@ -49,7 +49,7 @@ def number(text: str) -> Number | None:
     elif fraction:
         whole, *parts = fraction.groups("")
         above, below = (int(part.strip("{} ")) for part in parts if part)
-        signed_part = whole and min(above, below) < 0  # 1 -1/2 is no number
+        signed_part = whole and min(above, below) < 0  # 1 -1/2 is not a number
         value = int(whole or 0) + Fraction(above, below) if below and not signed_part else None
     else:
         words = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", re.sub("^half$", "a half", text.casefold()))

@@ -82,7 +82,7 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
     """Return the mark of the newest whole checkpoint. With it come the faults of newer ones.
 
     One without a mark does not count: it was being written or deleted when the run was killed, or its weights are not
-    finite. Where there is no other, that is no fault.
+    finite. Where there is no other, that is allowed.
     """
     wrong, begun = [], []
     for folder in _newest_first(run):

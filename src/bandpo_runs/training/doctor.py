@@ -67,7 +67,7 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     (YAML, JSON, TOML). No script is run. With `trust`, the module of a user's rule is imported.
 
     Raises:
-        UserError: a file that is none of them, or cannot be read.
+        UserError: a file of another kind, or one that cannot be read.
     """
     if not arguments:
         yield from installation()
@@ -116,7 +116,7 @@ def _is_log(text: str) -> bool:
 
 
 def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bool) -> Iterator[Finding]:
-    """Judge settings of TRL, or say that they are no trainer's."""
+    """Judge settings of TRL, or say that they belong to another program."""
     settings = _settings(rest, flags=re.search(_OF_TRL, whole) is not None)
     inner = [name for name, value in settings.items() if isinstance(value, dict) and value.keys() & _GRPO]
     if len(inner) == 1 and not settings.keys() & _GRPO:
