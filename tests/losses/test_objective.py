@@ -138,6 +138,10 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
         ({"trust_region": BySign(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         ({"trust_region": Relaxed(Clip(), Band()), "ratio": "sequence-mean"}, ROOT_OF_CLIP),
         (
+            {"kl_penalty": "k2"},
+            "kl_penalty = 'k2' and beta = 0 do not go together: the penalty is off",
+        ),
+        (
             {"surrogate": "mask", "ratio": "mean-of-clipped"},
             "must be 'clip' for ratio 'mean-of-clipped', got 'mask'",
         ),

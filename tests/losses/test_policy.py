@@ -620,6 +620,17 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
         ([1.0, 2.0], {"groups": torch.zeros(2)}, r"texts, whole numbers .* got \[0.0, 0.0\]"),
         ([1.0, 2.0], {"groups": torch.zeros(2, 1)}, r"texts, whole numbers .* got \[\[0.0\], \[0.0\]\]"),
         ([1.0, 2.0, 3.0], {"group_size": 2}, "rewards, 3, got 2; groups= takes groups of other sizes"),
+        ([1.0, 2.0], {"groups": "ab"}, "groups must be 2 texts, .* got 'ab'"),  # not a group for each letter
+        ([1.0, 2.0], {"groups": b"ab"}, "groups must be 2 texts, .* got b'ab'"),
+        ([1.0, 2.0], {"groups": 5}, "groups must be 2 texts, .* got 5"),
+        # A square that overflows would give advantages of 0, and a sum of them NaN.
+        ([1e20, 0.0], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 1e\+20"),
+        ([3e38, -3e38], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 3e\+38"),
+        (
+            [3e38, 1e38, 0.0, -3e38],
+            {"group_size": 4, "normalize": False, "baseline": "leave-one-out"},
+            r"must be closer together for torch\.float32, got up to 3e\+38",
+        ),
     ],
 )
 def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, message):

@@ -94,9 +94,8 @@ def group_advantages(
     shifted = rewards - least[group]  # equal rewards are then equal to their mean exactly
     centred = torch.where(counts, shifted - (total(shifted) / count)[group], 0.0)
     spread = total(centred.square() if normalize else centred.abs())
-    if (
-        not spread.isfinite().all()
-    ):  # a square that overflows would make advantages of 0, and teach nothing in silence
+    # A square that overflows would make advantages of 0, and teach nothing in silence.
+    if not spread.isfinite().all():
         raise ValueError(
             f"rewards of a group must be closer together for {rewards.dtype}, got up to "
             f"{float(rewards.nan_to_num().abs().max()):g}"
