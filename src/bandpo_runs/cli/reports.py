@@ -69,7 +69,7 @@ def explain(
 
 
 def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, str]) -> None:
-    """Print the trainers that run a rule, and why others do not: "" means that no reason is told."""
+    """Print the trainers that run a rule, and why others do not. An empty text is a trainer that does."""
     from bandpo.integrations import TRAINERS
 
     able = [host for host, why in by_default.items() if not why]
