@@ -63,7 +63,7 @@ SUBCLASSES = ["tests/integrations/test_trl_subclasses.py", "-k", "each_subclass"
 TRAIN_FROM = Version("1.0")
 # It computes the loss by Triton kernels alone, so without a GPU nothing trains but in Triton's interpreter, which takes
 # minutes for what takes seconds elsewhere: there are fewer tests of it.
-INTERPRETED = {"1.15.0": ["-k", "clip_equals or uneven or private_names or refused or delta_keeps"]}
+INTERPRETED = {"1.15.0": ["-k", "clip_equals or uneven or refused or delta_keeps"]}
 COLUMNS = [
     *("trl", "transformers", "python", "torch", "huggingface_hub", "datasets"),
     *(f"{suite}_{count}" for suite in SUITES for count in ("passed", "failed", "skipped")),
