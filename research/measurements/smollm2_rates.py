@@ -1,0 +1,144 @@
+"""What does a rule forgive in a language model? SmolLM2-135M at one learning rate for all rules.
+
+    python -m research.measurements.smollm2_rates [--minutes 60] [--seeds 10]
+
+It learns `bandpo train`'s own task, of 704,880 questions: 12 rounds of 64 answers, 4 epochs over each. Seeds 0 and 1
+choose no clip's learning rate, by pass@1. Then every rule is trained at twice and at four times that rate, and at it,
+on seeds from 100 on, all rules of a seed in turn. A run is a row of smollm2_rates.csv, and is not trained again. The
+row has exact pass@k of 16 answers to each of 400 held-out questions, and `counts`, the right ones of each in base 32.
+The end of the output compares the rules on the same seeds. One core needs a quarter of an hour for a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bandpo_runs.config.recipe import build, read_settings
+from bandpo_runs.provenance import hardware, source_commit
+from bandpo_runs.training import on_trl
+from bandpo_runs.training.preflight import SMOLLM2_RECIPE, prepare
+from research.csv_rows import read_rows, write_rows
+from research.grid import difference
+from research.measurements.smollm2_reuse import RULES as REUSED
+from research.measurements.smollm2_reuse import SAMPLES, right
+
+CSV = Path(__file__).with_suffix(".csv")
+RULES = {
+    "no clip": REUSED["no clip"], "GRPO 0.2/0.2": REUSED["GRPO 0.2/0.2"],
+    "Clip-Higher": {"type": "clip", "eps_low": 0.2, "eps_high": 0.28}, "Band-KL 0.05": REUSED["Band-KL 0.05"],
+}  # fmt: skip
+RATES, CHOOSE, JUDGE = (6.25e-7, 1.25e-6, 2.5e-6, 5e-6), (0, 1), 100
+FACTORS = (2, 4, 1)  # of no clip's learning rate, those of the claim first
+EPOCHS, ROUNDS = 4, 12
+Run = tuple[str, float, int]  # rule, learning rate, seed
+
+
+def train(rule: str, rate: float, seed: int, changed: dict[str, Any]) -> dict[str, Any]:
+    """Train one run in a folder that is deleted, and return its row."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "trust_region": RULES[rule], "seed": seed, "rounds": ROUNDS, "output": folder + "/run", "save_every": 0,
+            "trainer.learning_rate": rate, "trainer.num_iterations": EPOCHS, "trainer.per_device_train_batch_size": 16,
+            "trainer.steps_per_generation": 4, "trainer.logging_steps": 4 * EPOCHS, "trainer.eval_strategy": "no",
+            "trainer.eval_on_start": False, **changed,
+        }  # fmt: skip
+        overrides = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+        config = build(prepare(read_settings(SMOLLM2_RECIPE, overrides), is_recipe=False)[0])
+        began = time.monotonic()
+        on_trl.run(config)
+        rows = list(map(json.loads, Path(config.output, "metrics.jsonl").read_text().splitlines()))
+        rows = [row for row in rows if "reward" in row]
+        device = "cpu" if config.trainer["use_cpu"] else "cuda"
+        counts = [round(SAMPLES * share) for share in right(Path(config.output) / "model", config, device)]
+        mean = {name: statistics.fmean(row[f"cut/{name}_fraction"] for row in rows) for name in ("high", "low")}
+        return {
+            "rule": rule, "learning_rate": rate, "seed": seed,
+            **{f"pass{k}": f"{pass_at(k, counts):.4f}" for k in (1, 4, 16)},
+            "entropy": f"{rows[-1]['entropy']:.4f}", "reward": f"{statistics.fmean(row['reward'] for row in rows):.4f}",
+            "clipped_above": f"{mean['high']:.6f}", "clipped_below": f"{mean['low']:.6f}",
+            "highest_log_ratio": f"{max(row['log_ratio/max'] for row in rows):.2f}",
+            **{f"{name}_course": " ".join(f"{row[name]:.3f}" for row in rows) for name in ("reward", "entropy")},
+            "clipped_course": " ".join(f"{row['cut/fraction']:.4f}" for row in rows),
+            "counts": "".join(np.base_repr(count, 32) for count in counts), "seconds": round(time.monotonic() - began),
+            "hardware": hardware(gpu=device != "cpu"), "torch": torch.__version__, "commit": source_commit(),
+        }  # fmt: skip
+
+
+def pass_at(k: int, counts: list[int]) -> float:
+    """Return the exact chance that one of k answers is right, by the right ones among SAMPLES to each question."""
+    none = [math.comb(SAMPLES - count, k) / math.comb(SAMPLES, k) for count in counts]
+    return 1 - statistics.fmean(none)
+
+
+def values(outcome: str) -> dict[Run, float]:
+    """Return an outcome of every run that has its row."""
+    rows = read_rows(CSV, missing_ok=True)
+    return {(row["rule"], float(row["learning_rate"]), int(row["seed"])): float(row[outcome]) for row in rows}
+
+
+def best_rate() -> float | None:
+    """Return no clip's best learning rate; None while its search is not over."""
+    runs = values("pass1")
+    by_rate = {rate: [runs.get(("no clip", rate, seed)) for seed in CHOOSE] for rate in RATES}
+    if any(None in some for some in by_rate.values()):
+        return None
+    return max(by_rate, key=lambda rate: sum(by_rate[rate]))  # type: ignore[arg-type]
+
+
+def todo(seeds: int) -> list[Run]:
+    """Return the runs that have no row, the next first."""
+    rate = best_rate()
+    if rate is None:
+        runs = [("no clip", rate, seed) for seed in CHOOSE for rate in RATES]
+    else:
+        claimed = [(rule, k * rate, seed) for seed in _judging(seeds) for k in FACTORS[:-1] for rule in RULES]
+        runs = [*claimed, *((rule, FACTORS[-1] * rate, seed) for seed in _judging(seeds) for rule in RULES)]
+    return [run for run in runs if run not in values("pass1")]
+
+
+def _judging(seeds: int) -> range:
+    return range(JUDGE, JUDGE + seeds)
+
+
+def report(seeds: int) -> None:
+    """Print every rule's difference from the first two, with the 95 % interval of Student's t over pairs of seeds."""
+    rate = best_rate()
+    for factor in FACTORS if rate else ():
+        for outcome in ("pass1", "pass16", "entropy"):
+            runs = values(outcome)
+            by_rule = {rule: [runs.get((rule, factor * rate, seed)) for seed in _judging(seeds)] for rule in RULES}
+            whole = [i for i in range(seeds) if all(some[i] is not None for some in by_rule.values())]
+            arrays = {rule: np.array([some[i] for i in whole], float) for rule, some in by_rule.items()}
+            for base in [*RULES][: 2 * (len(whole) > 1)]:
+                gaps = {rule: difference(array, arrays[base]) for rule, array in arrays.items() if rule != base}
+                told = ", ".join(f"{rule} {gap:+.3f} ± {half:.3f}" for rule, (gap, half, _) in gaps.items())
+                print(f"{factor} x {rate:g}, {len(whole)} seeds, {outcome} minus that of {base}: {told}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many")
+    parser.add_argument("--seeds", type=int, default=10, help="that judge")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe, for a trial")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    end = time.monotonic() + 60 * args.minutes
+    changed = {name: json.loads(value) for name, _, value in (text.partition("=") for text in args.set)}
+    while time.monotonic() < end and (runs := todo(args.seeds)):
+        write_rows(CSV, [row := train(*runs[0], changed)], add=True)
+        print(", ".join(f"{name} {row[name]}" for name in [*row][:7]), flush=True)
+    report(args.seeds)
+
+
+if __name__ == "__main__":
+    main()
