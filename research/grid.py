@@ -22,6 +22,8 @@ from scipy import stats
 
 from bandpo.errors import UserError
 from bandpo_runs.files.reading import read_yaml
+from research import fast_lab
+from research.bench.labs import GROUP, is_lab, lab_of, run_of
 from research.statistics import holm
 from research.worlds import Learner, scene, train
 
@@ -34,6 +36,7 @@ POINTS = 10  # of a curve
 FACTORS = (0.25, 0.5, 1, 2, 4, 8)  # of the first rule's best rate
 MARGIN = 0.02  # within which two numbers are the same, where a claim says no other
 _SMOKE = 1_000_000  # the first seed of a smoke test
+_LAST = 6  # rounds at the end over which a run of the lab is judged, by answers that were drawn
 Runs = dict[str, Array]  # (rules, rates, seeds); curves have an axis more
 
 
@@ -62,14 +65,39 @@ def _train(node: Mapping[str, Any], world: Any, rates: Sequence[float]) -> Runs:
     seeds = [*_seeds(node["choose"]), *_seeds(node["judge"])]
     runs: dict[str, list[Array]] = {}
     for rule in node["rules"].values():
-        learners = [Learner(learning_rate=rate, **rule) for rate in rates]
-        for name, values in train(scene(world), learners, seeds, curves=True).items():
+        for name, values in _runs(world, rule, rates, seeds).items():
             if name in CURVES:
                 last = values.shape[-1] - 1
                 values = values[..., np.linspace(0, last, POINTS + 1).round().astype(int)]
             if name in (*OUTCOMES, *STOPS, *CURVES):
                 runs.setdefault(name, []).append(values)
     return {name: np.stack(values) for name, values in runs.items()}
+
+
+def _runs(world: Any, rule: Mapping[str, Any], rates: Sequence[float], seeds: Sequence[int]) -> dict[str, Array]:
+    """The runs of a rule, (rates, seeds) of each number; of a scene of the lab those that its loop has."""
+    if not is_lab(world):
+        learners = [Learner(learning_rate=rate, **rule) for rate in rates]
+        return train(scene(world), learners, seeds, curves=True)
+    by_rate = [_of_lab(world, {**rule, "learning_rate": rate}, seeds) for rate in rates]
+    return {name: np.stack([runs[name] for runs in by_rate]) for name in by_rate[0]}
+
+
+def _of_lab(world: Mapping[str, Any], learner: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Array]:
+    lab = lab_of(world)
+    settings, objective = run_of(lab, learner)
+    runs: list[list[fast_lab.Row]] = []
+    for i in range(0, len(seeds), GROUP):
+        runs += fast_lab.train(settings, objective, seeds[i : i + GROUP], start_seed=lab.start_seed)
+    courses = {name: np.array([[row.get(name, 0.0) for row in rows] for rows in runs]) for name in runs[0][0]}
+    right, nats = courses.get("lab/right", courses["reward"]), courses["entropy"]
+    return {
+        "final": right[:, -_LAST:].mean(-1), "entropy": nats[:, -_LAST:].mean(-1),
+        "lost_up": courses["cut/high_fraction"].mean(-1), "lost_down": courses["cut/low_fraction"].mean(-1),
+        "above": courses["clip/high_fraction"].mean(-1), "below": courses["clip/low_fraction"].mean(-1),
+        "ratio": np.exp(courses["log_ratio/max"].max(-1)),
+        "reward": right, "nats": nats, "lost": courses["cut/fraction"],
+    }  # fmt: skip
 
 
 def _seeds(node: Mapping[str, int]) -> range:
@@ -116,19 +144,20 @@ def rows(node: Mapping[str, Any], worlds: Mapping[str, Runs]) -> Iterable[dict[s
         for i, rule in enumerate(world.rules):
             for j, rate in enumerate(world.rates):
                 here = {key: values[i, j, world.judging] for key, values in runs.items()}
+                courses = {f"{key}_course": here[key].mean(0) for key in CURVES if key in here}
                 yield {
                     "world": name, "rule": rule, "learning_rate": rate, "best": int(world.best[i] == j),
-                    **{key: _short(here[key].mean()) for key in (*OUTCOMES, *STOPS[:-1])},
+                    **{key: _short(here[key].mean()) for key in (*OUTCOMES, *STOPS[:-1]) if key in here},
                     "highest_ratio": _short(here["ratio"].max()),
                     **_minus_first(runs, (i, j), (0, j), world.judging),
-                    **{f"{key}_course": " ".join(_short(x) for x in here[key].mean(0)) for key in CURVES},
+                    **{name: " ".join(map(_short, course)) for name, course in courses.items()},
                 }  # fmt: skip
 
 
 def _minus_first(runs: Runs, one: tuple[int, int], first: tuple[int, int], judging: slice) -> dict[str, str]:
     """How far a rule at a rate is from the first rule at another, with half of the 95 % interval."""
     told: dict[str, str] = {}
-    for name in MOVED:
+    for name in filter(runs.__contains__, MOVED):
         gap, half, _ = difference(runs[name][one][judging], runs[name][first][judging])
         told |= {f"{name}_minus_first": _short(gap), f"{name}_half_width": _short(half)}
     return told
