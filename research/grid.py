@@ -23,7 +23,7 @@ from scipy import stats
 from bandpo.errors import UserError
 from bandpo_runs.files.reading import read_yaml
 from research import fast_lab
-from research.bench.labs import GROUP, is_lab, lab_of, run_of
+from research.bench.labs import GROUP, LAST, is_lab, lab_of, run_of
 from research.statistics import holm
 from research.worlds import Learner, scene, train
 
@@ -36,7 +36,6 @@ POINTS = 10  # of a curve
 FACTORS = (0.25, 0.5, 1, 2, 4, 8)  # of the first rule's best rate
 MARGIN = 0.02  # within which two numbers are the same, where a claim says no other
 _SMOKE = 1_000_000  # the first seed of a smoke test
-_LAST = 6  # rounds at the end over which a run of the lab is judged, by answers that were drawn
 Runs = dict[str, Array]  # (rules, rates, seeds); curves have an axis more
 
 
@@ -92,7 +91,7 @@ def _of_lab(world: Mapping[str, Any], learner: Mapping[str, Any], seeds: Sequenc
     courses = {name: np.array([[row.get(name, 0.0) for row in rows] for rows in runs]) for name in runs[0][0]}
     right, nats = courses.get("lab/right", courses["reward"]), courses["entropy"]
     return {
-        "final": right[:, -_LAST:].mean(-1), "entropy": nats[:, -_LAST:].mean(-1),
+        "final": right[:, -LAST:].mean(-1), "entropy": nats[:, -LAST:].mean(-1),
         "lost_up": courses["cut/high_fraction"].mean(-1), "lost_down": courses["cut/low_fraction"].mean(-1),
         "above": courses["clip/high_fraction"].mean(-1), "below": courses["clip/low_fraction"].mean(-1),
         "ratio": np.exp(courses["log_ratio/max"].max(-1)),

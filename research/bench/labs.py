@@ -29,7 +29,7 @@ CONTROLS = ("positive_weight", "objective")
 VERSION = 1
 # Rounds at the end over which a run is judged: by 192 answers in `rare-and-noisy`, so that a share has a standard error
 # of at most 0.036; and by three rounds' P("work"), which is exact for the prompts of a round.
-_LAST, _LAST_WORK = 6, 3
+LAST, _LAST_WORK = 6, 3
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _numbers(rows: Sequence[Row]) -> dict[str, float]:
     right = [row.get("lab/right", row["reward"]) for row in rows]
     work = [row["lab/p_work"] for row in rows]  # before each round
     return {
-        "final": statistics.fmean(right[-_LAST:]),
+        "final": statistics.fmean(right[-LAST:]),
         "mean": statistics.fmean(right),
         "half": float(next((i for i, p in enumerate(work) if p > 0.5), len(rows) + 1)),
         "work": statistics.fmean(work[-_LAST_WORK:]),

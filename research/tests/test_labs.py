@@ -4,7 +4,9 @@ Warm starts cost 20 s; the one here is untrained, and lies where every process l
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from contests import node_of
 
 from bandpo.errors import UserError
 from bandpo_runs import toy
+from research import fast_lab, grid
 from research.bench import cells, labs
 from research.bench.__main__ import main
 from research.bench.cells import beginning, cell, run_cells
@@ -74,6 +77,23 @@ def test_a_row_depends_on_its_cell_alone(start, monkeypatch):
     in_torch = {**CLIP, "objective": {"type": "objective", "trust_region": CLIP["objective"], "surrogate": "quadratic"}}
     slow = made("rare and noisy", in_torch, seeds=range(5, 25))
     assert beginning(slow) == made("rare and noisy", in_torch, seeds=range(5, 13))
+
+
+def test_a_lab_is_a_world_of_a_grid(start, tmp_path):
+    node = {
+        "worlds": {"tiny": TINY}, "learning_rates": [0.001, 0.002],
+        "choose": {"first": 0, "count": 1}, "judge": {"first": 1, "count": 2},
+        "rules": {name: {"objective": each["objective"]} for name, each in (("clip", CLIP), ("band", BAND))},
+    }  # fmt: skip
+    worlds = grid.run(node, tmp_path)
+    settings = dataclasses.replace(labs.lab_of(TINY).settings, learning_rate=0.002)
+    runs = fast_lab.train(settings, BAND["objective"], range(3), start_seed=0)
+    for name, column in {"final": "lab/right", "entropy": "entropy", "lost_up": "cut/high_fraction"}.items():
+        means = [statistics.fmean(row[column] for row in rows) for rows in runs]  # of two rounds, all of them
+        assert worlds["tiny"][name][1, 1] == pytest.approx(means)
+    *_, last = grid.rows(node, worlds)
+    assert "pass4" not in last  # a lab knows samples, not probabilities
+    assert len(last["reward_course"].split()) == grid.POINTS + 1
 
 
 def test_what_is_trained_is_what_the_cell_says(start, monkeypatch):
