@@ -1,0 +1,61 @@
+"""research/measurements/smollm2_rates.py: its runs, their order and what they give."""
+
+import itertools
+
+import pytest
+import recipe
+
+from research.csv_rows import read_rows, write_rows
+from research.measurements import smollm2_rates
+from research.measurements.smollm2_rates import RATES, RULES, pass_at, todo
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2_rates, "CSV", tmp_path / "rows.csv")
+
+    def add(rule, rate, seed, right):
+        row = {"rule": rule, "learning_rate": rate, "seed": seed, "pass1": right, "pass16": 1, "entropy": 0.5}
+        write_rows(smollm2_rates.CSV, [row], add=True)
+
+    return add
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 16])
+def test_pass_at_k_is_the_share_of_all_choices_of_k_answers(k):
+    choices = [[*itertools.combinations([i < count for i in range(16)], k)] for count in (0, 3, 16)]
+    share = sum(sum(map(any, some)) / len(some) for some in choices) / 3
+    assert pass_at(k, [0, 3, 16]) == pytest.approx(share, abs=1e-12)
+
+
+def test_no_clip_chooses_the_rate_and_then_seeds_are_judged_in_turn(add, capsys):
+    assert todo(2) == [("no clip", rate, seed) for seed in (0, 1) for rate in RATES]
+    for seed, best in ((0, 1.25e-6), (1, 2.5e-6)):
+        for rate in RATES:
+            add("no clip", rate, seed, {1.25e-6: 0.6, best: 0.7}.get(rate, 0.1))
+    judged = [(rule, factor * 1.25e-6, 100 + seed) for seed in (0, 1) for factor in (2, 4) for rule in RULES]
+    assert todo(2) == [*judged, *((rule, 1.25e-6, 100 + seed) for seed in (0, 1) for rule in RULES)]
+    for seed, gap in ((100, 0.1), (101, 0.3)):
+        for rule in RULES:
+            add(rule, 2.5e-6, seed, 0.5 + gap * (rule == "Band-KL 0.05"))
+    assert todo(2)[0] == ("no clip", 5e-6, 100)
+    smollm2_rates.report(2)
+    first, *_ = capsys.readouterr().out.splitlines()  # t of one degree of freedom, 12.706, times .1
+    assert first.startswith("2 x 1.25e-06, 2 seeds, pass1 minus that of no clip: ")
+    assert first.endswith("Band-KL 0.05 +0.200 ± 1.271")
+
+
+def test_a_run_is_a_row(tmp_path, monkeypatch):
+    recipe.make(tmp_path)
+    monkeypatch.setattr(smollm2_rates, "ROUNDS", 2)
+    changed = {
+        "model": str(tmp_path / "model"),
+        "data.size": 64,
+        "data.eval_size": 3,
+        "trainer.max_completion_length": 3,
+    }
+    row = smollm2_rates.train("GRPO 0.2/0.2", 1e-3, 0, changed)
+    rows = read_rows(smollm2_rates.CSV, missing_ok=True)
+    assert [*row] == [*rows[0]] if rows else row
+    assert len(row["counts"]) == 3
+    assert all(len(row[f"{name}_course"].split()) == 2 for name in ("reward", "entropy", "clipped"))
