@@ -4,11 +4,11 @@
 
 A world of 48 states and 8 tokens: each token leads from a state to another, so that another policy meets other states
 after a few tokens: prefixes drift. An answer is right if it visits enough good states; of the first policy's one in
-fifty is. One reward in ten is inverted. The policy's logits are linear in features of the state. A round has 8 prompts of 8 answers, drawn by the
-policy of `age` rounds before, and four optimizer steps. The ratio's denominator is the sampler, the trainer's policy
-at the round's begin, or that with a weight: TIS caps trainer over sampler at 2, IcePop drops tokens outside [0.5, 5].
-16 seeds choose each cell's learning rate, 112 judge it. A row of prefix_drift.csv is a cell at a rate, and it is made
-once. The reward is of 512 answers of the last policy.
+fifty is. One reward in ten is inverted. The policy's logits are linear in features of the state. A round has 8 prompts
+of 8 answers, drawn by the policy of `age` rounds before, and four optimizer steps. The ratio's denominator is the
+sampler, the trainer's policy at the round's begin, or that with a weight: TIS caps trainer over sampler at 2, IcePop
+drops tokens outside [0.5, 5]. 16 seeds choose each cell's learning rate, 112 judge it. A row of prefix_drift.csv is a
+cell at a rate, and it is made once. The reward is of 512 answers of the last policy.
 """
 
 from __future__ import annotations
