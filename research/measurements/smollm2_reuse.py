@@ -52,6 +52,7 @@ ROUNDS = {1: 24, 8: 6}  # at eight uses twice the optimizer steps, from a quarte
 SEARCH, JUDGE = range(3), 100
 BEHIND = 0.15  # of right answers; a learning rate so far behind another one is not searched further
 SAMPLES = 16  # answers to each held-out question
+AT_ONCE = 1024  # answers; each needs some 2 MB for the probabilities of its next token
 RUN = ("rule", "uses", "learning_rate", "seed", "rounds")
 
 
@@ -89,7 +90,11 @@ def right(folder: str | Path, config: Any, device: str) -> list[float]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     prompts = [ids for ids in tokenizer(list(answers), add_special_tokens=False)["input_ids"] for _ in range(SAMPLES)]
-    tokens, _, _ = sample(model, prompts, [tokenizer.eos_token_id], config.trainer["max_completion_length"])
+    tokens: list[list[int]] = []
+    for i in range(0, len(prompts), AT_ONCE):
+        tokens += sample(
+            model, prompts[i : i + AT_ONCE], [tokenizer.eos_token_id], config.trainer["max_completion_length"]
+        )[0]
     texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
     scores = reward(completions=texts, answer=[gold for gold in answers.values() for _ in range(SAMPLES)])
     return [statistics.fmean(scores[i : i + SAMPLES]) for i in range(0, len(scores), SAMPLES)]
