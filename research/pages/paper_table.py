@@ -55,10 +55,17 @@ class Cell:
 def cells() -> tuple[Cell, ...]:
     with DIGITS.open(encoding="utf-8") as file:
         return tuple(
-            Cell(SHORT[r["model"]], r["method"], r["data"], float(r["mean"]), float(r["pass"]), r["bold_mean"] == "1",
-                 r["bold_pass"] == "1")
+            Cell(
+                SHORT[r["model"]],
+                r["method"],
+                r["data"],
+                float(r["mean"]),
+                float(r["pass"]),
+                r["bold_mean"] == "1",
+                r["bold_pass"] == "1",
+            )
             for r in csv.DictReader(file)
-        )  # fmt: skip
+        )
 
 
 def single() -> list[Cell]:
