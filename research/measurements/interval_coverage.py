@@ -207,18 +207,18 @@ def tables(rows: list[dict[str, str]]) -> str:
         width = f" ({float(row['mean_width_points']):.1f})" if row["mean_width_points"] else ""
         return f"{100 * float(row['result']):.1f}{width}"
 
-    kinds = [f"interval of {what}, {kind} error" for what in ("mean@n", "pass@8") for kind in ("sampling", "clustered")]
-    heads = [f"{what}, {kind}" for what in ("mean@32", "pass@8") for kind in ("sampling", "clustered")]
-    lines = [f"| chances of the problems | {' | '.join(heads)} |",
-             "|:--|--:|--:|--:|--:|"]  # fmt: skip
-    lines += [
-        f"| {name} | {' | '.join(cell(kind, name).partition(' ')[0] for kind in kinds)} |" for name in POPULATIONS
-    ]
+    lines = ["Of 30 problems, by seven populations of their chances:", ""]
+    for what in ("mean@n", "pass@8"):
+        for kind in ("sampling", "clustered"):
+            shares = [
+                float(of[f"interval of {what}, {kind} error", name, "30", "32"]["result"]) for name in POPULATIONS
+            ]
+            lines.append(f"- {what} of 32 samples, {kind} error: {100 * min(shares):.1f} to {100 * max(shares):.1f}")
     of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
         "",
-        f"Lowest of all {len(of_intervals)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
+        f"Lowest of {len(of_intervals)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
         f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
         f"{low['prompts']} prompts, {low['samples']} samples).",
         "",

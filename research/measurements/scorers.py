@@ -87,8 +87,7 @@ that is never closed holds no answer; if the prompt opened it, say `grade(..., t
 statement counts.
 
 - A box is none where arithmetic touches it (`2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`), or where words negate it,
-  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}"). `words.yaml` has such words
-  for eleven languages.
+  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}").
 - A sentence counts if only its paragraph and a short closing follow, and no "wait". "Should be" states nothing.
 - Boxes side by side are a list if the right answer is one. Else the last counts behind "and"; behind a comma or "or"
   each must be right.
@@ -98,9 +97,9 @@ statement counts.
 |---|---|---|---|---|---|
 {reading}
 
-A published solution is graded against its own last box; `college_math` and `olympiadbench` are right answers in a
-box. `read` are right answers that get 1. Answers of models have their publisher's verdict, or math-verify's
-([sources](../measurements/reading.py), [rows](../measurements/reading.csv)).
+A published solution is graded against its own last box. `read` are right answers that get 1. Answers of models have
+their publisher's verdict, or math-verify's ([sources](../measurements/reading.py),
+[rows](../measurements/reading.csv)).
 
 ## What is right
 
@@ -114,28 +113,25 @@ box. `read` are right answers that get 1. Answers of models have their publisher
 - *Bases.* 42_8 is not 42, but 2516 is right for 2516_8. `2e-1` and `3e+2` hold Euler's number; `3e8` and `1e-5` are
   numbers.
 
-Numbers are compared here, all else by [math-verify](https://github.com/huggingface/Math-Verify) with 1 s of processor
-time and 1 GiB.
+Numbers are compared here, all else by [math-verify](https://github.com/huggingface/Math-Verify).
 
 ## Tricky answers
 
-[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. The scorer was
-made with them: a test, no estimate ([misjudged](../measurements/tricky.csv)).
+[Answers](../measurements/tricky.yaml) with a verdict from before they were graded. The scorer was made with them: a
+test, no estimate ([misjudged](../measurements/tricky.csv)).
 
 {tricky}
 
 ## dapo-strict
 
-It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation (2206.14858),
-equal strings. `dapo`, of verl 0.9.1, also reads a `\boxed{}` in the last 100 characters. Both gave verl's own scores
-on 60,000 made answers.
+It is `math_dapo` of verl 0.5.0 to 0.9.0, with Minerva's normalisation (2206.14858). `dapo`, of verl 0.9.1, also reads
+a `\boxed{}` in the last 100 characters. Both gave verl's own scores on 60,000 made answers.
 
 ## Time and hostile answers
 
 {speed}
 
-Every answer gets a status, and none ends a run. `timeout` is over the limits or twice a crash; `error` is a failure
-of the scorer, with a `RuntimeWarning`.
+No answer ends a run. `timeout` is over the limits or twice a crash; `error` a failure of the scorer.
 
 ## Where scorers disagree
 
