@@ -16,7 +16,6 @@ import inspect
 import math
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -666,7 +665,7 @@ The paper asks for a strictly convex $f$ with $f(1)=0$, and uses TV, which is no
 $f:[0,\infty)\to(-\infty,\infty]$ is convex, finite for $u>0$, $f(1)=0$, $f(0)=\lim_{u\to0}f(u)$, and **$f$ is not affine on any
 interval around 1**.
 
-Adding $a(u-1)$ to $f$ changes no divergence, so let $f\ge0$. By convexity
+Adding $a(u-1)$ to $f$ changes no divergence, so with a supporting line at 1 subtracted $f\ge0$. By convexity
 $C=\lim_{u\to\infty}f(u)/u\in[0,\infty]$ exists. $P$ has full support, $p=P(a)\in(0,1)$, $r=Q(a)/p$, $c=(1-rp)/(1-p)$ and
 $g(p,r)=pf(r)+(1-p)f(c)$. As $pr+(1-p)c=1$, for $r\ne1$ the numbers $r$ and $c$ lie strictly on opposite sides of 1. And
 $(p,r)\mapsto(1-p,c)$ leaves $g$ as it is.
@@ -739,8 +738,7 @@ the token with all others, $p\overline r(p)+(1-p)\underline r(1-p)=1$, so $\unde
   paper's own appendix derives.
 """,
     "Monotonicity": r"""
-**False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof, by the implicit function theorem, needs derivatives
-that TV does not have.
+**False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof needs derivatives that TV does not have.
 
 **Holds.** *For every $r\ne1$, $g(p,r)$ rises strictly with $p$ where it is finite. Hence $\overline r$ falls strictly on all of $(0,1)$,
 saturated or not, and $\underline r$ is 0 on $(0,p_0]$ and rises strictly from there.*
@@ -773,7 +771,7 @@ Hellinger and Jensen-Shannon. TV has none: its half-width is $\delta/p$.
 """,
     "Bands and the ball": r"""
 **False as stated**, three times. A token at $r=1$ is inside its band however the others move. Nor is it enough that *every* token is
-inside its own: of 40 equal tokens let three rise to their upper bound at $\delta=0.05$ and the others shrink alike. The policy is then
+inside its own: with three of 40 equal tokens at their upper bound at $\delta=0.05$ and the others shrunk alike, the policy is
 [[forty kl]] radii away in KL, [[forty chi2]] in Pearson, [[forty tv]] in TV. And $\min(rA,\mathrm{clip}(r)A)$ has a gradient for $A>0$
 below the band and for $A<0$ above it, as in PPO.
 
@@ -781,12 +779,12 @@ below the band and for $A<0$ above it, as in PPO.
 tokens it is the ball.* This is "One variable".
 """,
     "The tail token and the cap": r"""
-The arithmetic holds. But a rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
+But a rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
 [[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: the
 bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
 """,
     "The tolerance of the bisection": r"""
-A tolerance of $10^{-6}$ on $r$ says nothing about a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
+A tolerance of $10^{-6}$ on $r$ says nothing of a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
 $\log\underline r=[[log low]]$, and the bisection returns about $10^{-6}$, which is $e^{-14}$. Where neighbouring floats near $\overline r$
 are further apart than $10^{-6}$ it never stops: in float64 at $p=10^{-12}$, in float32 at $p=0.001$ already.
 
@@ -911,9 +909,7 @@ def derivations() -> str:
     computed = numbers()
     texts = [HEAD.strip()]
     for name, text in SECTIONS.items():
-        labels = dict.fromkeys(" ".join(s.labels for s in STATEMENTS if s.section == name).split())
-        about = [textwrap.fill(f"On {', '.join(f'`{label}`' for label in labels)}.", 120)] if labels else []
-        texts += [f"## {name}", *about, fill(text.strip(), computed)]
+        texts += [f"## {name}", fill(text.strip(), computed)]
     return "\n\n".join([*texts, SCRIPTS.strip()]) + "\n"
 
 

@@ -218,7 +218,7 @@ def tables(rows: list[dict[str, str]]) -> str:
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
         "",
-        f"Lowest of {len(of_intervals)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
+        f"Lowest of {len(of_intervals)}, with 10 to 500 prompts and 1 to 32 samples: "
         f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
         f"{low['prompts']} prompts, {low['samples']} samples).",
         "",

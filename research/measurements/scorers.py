@@ -82,9 +82,8 @@ the scorers' names.
 
 ## Where the answer stands
 
-What follows the end of a turn, and all up to the last `</think>` or its like, is removed first. A block of thinking
-that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`. Then the last
-statement counts.
+After the thinking. A block that is never closed holds no answer; if the prompt opened it, say
+`grade(..., thinking="opened")`. The last statement counts.
 
 - A box is none where arithmetic touches it (`2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`), or where words negate it,
   doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}").
