@@ -779,7 +779,7 @@ below the band and for $A<0$ above it, as in PPO.
 tokens it is the ball.* This is "One variable".
 """,
     "The tail token and the cap": r"""
-But a rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
+A rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
 [[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: the
 bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
 """,

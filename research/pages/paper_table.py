@@ -452,7 +452,8 @@ All {2 * len([c for c in cells() if c.data == "Average"])} averages are the mean
 
 
 def main() -> int:
-    if wrong := average_faults():
+    wrong = average_faults()
+    if wrong:
         print(*wrong, sep="\n", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")
