@@ -16,7 +16,6 @@ import inspect
 import math
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -657,51 +656,46 @@ Some rules had other names: Relaxed Band is TRGPPO of 2019, and kl-UCB's and Wil
 HEAD = r"""
 # The paper's statements: proofs and counterexamples
 
-[The index](../../docs/paper.md) has every statement with its verdict; this page has what stands behind the verdicts. The library computes the numbers
-(`python docs/paper.py`).
+What stands behind the verdicts of [the index](../../docs/paper.md). The library computes the numbers (`python docs/paper.py`).
 """
 
 SECTIONS = {
     "Assumptions": r"""
-The paper asks for a strictly convex $f$ with $f(1)=0$, and then uses TV, which is not strictly convex. Less is needed:
+The paper asks for a strictly convex $f$ with $f(1)=0$, and uses TV, which is not strictly convex. Less is needed:
 $f:[0,\infty)\to(-\infty,\infty]$ is convex, finite for $u>0$, $f(1)=0$, $f(0)=\lim_{u\to0}f(u)$, and **$f$ is not affine on any
-interval around 1**. A kink is allowed.
+interval around 1**.
 
-Adding $a(u-1)$ to $f$ changes no divergence, so subtract a supporting line at 1: from here on $f\ge0$. By convexity $f(u)/(u-1)$
-does not fall for $u>1$, so the slope far out, $C=\lim_{u\to\infty}f(u)/u\in[0,\infty]$, exists. $P$ has full support,
-$p=P(a)\in(0,1)$, $r=Q(a)/p$, $c=(1-rp)/(1-p)$ and $g(p,r)=pf(r)+(1-p)f(c)$. Two facts carry everything. As $pr+(1-p)c=1$, for
-$r\ne1$ the numbers $r$ and $c$ lie strictly on opposite sides of 1. And $(p,r)\mapsto(1-p,c)$ leaves $g$ as it is.
+Adding $a(u-1)$ to $f$ changes no divergence, so with a supporting line at 1 subtracted $f\ge0$. By convexity
+$C=\lim_{u\to\infty}f(u)/u\in[0,\infty]$ exists. $P$ has full support, $p=P(a)\in(0,1)$, $r=Q(a)/p$, $c=(1-rp)/(1-p)$ and
+$g(p,r)=pf(r)+(1-p)f(c)$. As $pr+(1-p)c=1$, for $r\ne1$ the numbers $r$ and $c$ lie strictly on opposite sides of 1. And
+$(p,r)\mapsto(1-p,c)$ leaves $g$ as it is.
 """,
     "Rescaling": r"""
 **False as stated** for TV: from $P=(0.2,0.4,0.4)$ the policy $(0.3,0.3,0.4)$ costs no more than the rescaled $(0.3,0.35,0.35)$.
-False also for a strictly convex $f$ once a bound is saturated: for Pearson at $\delta=0.1$ and $P=(0.02,0.49,0.49)$ both
-$(0,0.5,0.5)$ and $(0,0.52,0.48)$ attain $r=0$.
+False also for a strictly convex $f$ at saturation: for Pearson at $\delta=0.1$ and $P=(0.02,0.49,0.49)$ both $(0,0.5,0.5)$ and
+$(0,0.52,0.48)$ attain $r=0$.
 
 **Holds.** *Every $Q$ has $D_f(Q\Vert P)\ge g(p,r)$, with equality if $Q(b)=cP(b)$ for all $b\ne a$; hence both extremal problems have
 an optimum of that form. If $f$ is strictly convex and the optimal $r$ has $g(p,r)=\delta$ or $r=1/p$, it is the only one.*
 
-*Proof.* With the weights $w_b=P(b)/(1-p)$, Jensen's inequality gives
-$\sum_{b\ne a}P(b)f(Q(b)/P(b))$ $=(1-p)\sum_bw_bf(Q(b)/P(b))$ $\ge(1-p)f\big(\sum_bw_bQ(b)/P(b)\big)$ $=(1-p)f(c)$, with equality for
-constant ratios. The ball is compact, as $D_f$ is lower semicontinuous, so an optimum exists. Rescaling its others keeps $r$ and does
-not raise the divergence. An optimum with $g(p,r)=\delta$ has $\delta\ge D_f\ge g=\delta$: equality in Jensen's inequality, which for a
-strictly convex $f$ means constant ratios. For $r=1/p$ nothing is left to distribute. $\square$
+*Proof.* Jensen's inequality with the weights $w_b=P(b)/(1-p)$:
+$\sum_{b\ne a}P(b)f(Q(b)/P(b))$ $\ge(1-p)f\big(\sum_bw_bQ(b)/P(b)\big)$ $=(1-p)f(c)$, with equality for constant ratios. The ball is
+compact, so an optimum exists, and rescaling its others keeps $r$. If $g(p,r)=\delta$, then $\delta\ge D_f\ge g=\delta$, so for a strictly
+convex $f$ constant ratios. For $r=1/p$ nothing is left to distribute. $\square$
 """,
     "One variable": r"""
-**As stated** there are exactly two roots for any valid $\delta>0$. Which radii are valid is not said, and mostly depends on the token:
-where a bound is saturated there is no root on that side. For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1.
-Nor does a strictly convex $f$ have $f''>0$: $(u-1)^4$ has $f''(1)=0$, and bounds nevertheless. Nothing is singular at $r=1$: it is the
-minimum of $g$, as smooth there as $f$ is at 1. The roots are apart because $g(p,1)=0<\delta$; for small $\delta$ they are as close as
-one likes.
+**As stated** there are exactly two roots for any valid $\delta>0$, and which are valid is not said: where a bound is saturated there is no
+root on that side. For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1. Nor does a strictly convex $f$ have
+$f''>0$: $(u-1)^4$ has $f''(1)=0$. Nothing is singular at $r=1$.
 
 **Holds.** *On $[0,1/p]$ $g$ is convex, 0 at $r=1$, strictly decreasing before and strictly increasing after, where it is finite. So the
 $r$ with $g(p,r)\le\delta$ are an interval, its ends are the bounds, and each end is the one root on its side or, if there is none, the
 simplex limit 0 or $1/p$.*
 
-*Proof.* $c$ is affine in $r$, so $g$ is convex; $f\ge0$, so $g\ge0=g(p,1)$. If $g(p,r)=0$ for an $r\ne1$ then $f(r)=f(c)=0$, and $f$,
-convex and not negative, vanishes between $r$ and $c$, an interval around 1: excluded. A convex function whose only minimum is at 1 is
-strictly monotone on both sides of it. By the section above the ratios in the ball are exactly those with $g\le\delta$. $\square$
+*Proof.* $c$ is affine in $r$, so $g$ is convex, and $g\ge0=g(p,1)$. If $g(p,r)=0$ for an $r\ne1$, then $f$ vanishes between $r$ and $c$, an
+interval around 1: excluded. By "Rescaling" the ratios in the ball are those with $g\le\delta$. $\square$
 
-No derivative and no strict convexity is needed, so this is `lem:gf_monotone_intervals` for TV as well.
+No derivative is needed, so this is `lem:gf_monotone_intervals` for TV as well.
 """,
     "Saturation": r"""
 `prop:saturation` leaves open when a bound is saturated. Let $S(p)=g(p,0)=pf(0)+(1-p)f(1/(1-p))$.
@@ -714,66 +708,54 @@ simplex for every $p$.*
 *Proof.* $g(p,1/p)=pf(1/p)+(1-p)f(0)=S(1-p)$; the rest of the first sentence is "One variable". $S$ rises by "Monotonicity" with $r=0$.
 For $p\to0$, $pf(0)\to0$ and $f(1/(1-p))\to f(1)=0$; for $p\to1$, $(1-p)f(1/(1-p))\to C$. $\square$
 
-So for any fixed $\delta$, however small, all tokens with $p\ge1-p_0$ may reach 1, unless $f(0)=\infty$: `app:proof_lemma_scaling` is
-wrong there. For $\delta=0.05$, with the $q$ of the section "Limits":
+So for any fixed $\delta$ all tokens with $p\ge1-p_0$ may reach 1, unless $f(0)=\infty$: `app:proof_lemma_scaling` is wrong there. For
+$\delta=0.05$, with the $q$ of "Limits":
 
 [[ends]]
 
-A number alone is a root without a formula. The $p_0$ of $f$ is the $q$ of its dual $f^\ast(u)=uf(1/u)$, because $f(0)$ is the slope of
-$f^\ast$ far out and $S(p)=f(0)p+f^\ast(1-p)$. KL never lets a token vanish. Its dual, reverse KL, never lets a vanishing one reach any
-fixed probability. TV, Hellinger and Jensen-Shannon are their own duals.
+The $p_0$ of $f$ is the $q$ of its dual $f^\ast(u)=uf(1/u)$, as $S(p)=f(0)p+f^\ast(1-p)$. TV, Hellinger and Jensen-Shannon are their own.
 """,
     "Limits": r"""
-`prop:limits` holds, but not by its proof. That needs $pf(0)\to0$, and $f(0)=\infty$ for KL; and it has $f(\overline r)\approx\delta/p$, which is
-wrong for every divergence of the table with a finite $C$. For KL $pf(\overline r)/\delta\to(1-e^{-\delta})/\delta$, which is [[quotient]] at
-$\delta=0.05$, for TV 1/2.
+`prop:limits` holds, but not by its proof. That needs $pf(0)\to0$, and $f(0)=\infty$ for KL; and its $f(\overline r)\approx\delta/p$ is wrong
+for a finite $C$: for KL $pf(\overline r)/\delta\to(1-e^{-\delta})/\delta$, [[quotient]] at $\delta=0.05$, for TV 1/2.
 
-**Holds.** *For $p\to0$: $\overline r\to\infty$, $\underline r\to0$, and the probability that the token may reach, $p\overline r$, tends to
-$q$, the root of*
+**Holds.** *For $p\to0$: $\overline r\to\infty$, $\underline r\to0$, and $p\overline r$ tends to $q$, the root of*
 
 $$qC+f(1-q)=\delta,$$
 
 *to 1 if $C+f(0)\le\delta$, to 0 if $C=\infty$. For $p\to1$: $\overline r\to1$ and $\underline r\to1-q$.*
 
-*Proof.* Fix $r>0$. For $p\to0$, $c\to1$ and $g(p,r)\to0$: from some $p$ down $r$ is in the band, whatever $r$ was. For $p\to1$,
-$1\le\overline r\le1/p$. Next fix $x\in(0,1)$ and put $r=x/p$. Then $pf(x/p)\to xC$ and $(1-p)f\big(\frac{1-x}{1-p}\big)\to f(1-x)$, so
-$g(p,x/p)\to\varphi(x)=xC+f(1-x)$. If $C=\infty$, no $x>0$ stays in the band. Otherwise $\varphi$ is convex, $\varphi(0)=0$ and
-$\varphi(x)>0$ for $x>0$ (else $C=0$, so $f=0$ on $[1,\infty)$, and $f(1-x)=0$: affine around 1), hence strictly increasing: for small $p$,
-$x/p$ is in the band if $\varphi(x)<\delta$ and not if $\varphi(x)>\delta$. Last, exchanging the token with all others together,
-$p\overline r(p)+(1-p)\underline r(1-p)=1$, so the limit of $\underline r$ for $p\to1$ is $1-q$. $\square$
+*Proof.* For a fixed $r>0$ and $p\to0$, $c\to1$ and $g(p,r)\to0$: $r$ comes into the band. For $p\to1$, $1\le\overline r\le1/p$. For
+$x\in(0,1)$ and $r=x/p$, $pf(x/p)\to xC$ and $(1-p)f\big(\frac{1-x}{1-p}\big)\to f(1-x)$, so $g(p,x/p)\to\varphi(x)=xC+f(1-x)$. If
+$C=\infty$, no $x>0$ stays in the band. Otherwise $\varphi$ is convex, $\varphi(0)=0$ and $\varphi(x)>0$ for $x>0$ (else $C=0$, and $f$ is affine
+around 1), hence strictly increasing: for small $p$, $x/p$ is in the band if $\varphi(x)<\delta$ and not if $\varphi(x)>\delta$. Exchanging
+the token with all others, $p\overline r(p)+(1-p)\underline r(1-p)=1$, so $\underline r\to1-q$ for $p\to1$. $\square$
 
-- The bottleneck is *removed* iff $C<\infty$: only then does the allowed rise $\Delta p$ stay away from 0 for rare tokens. Else it is
-  softened. Pearson allows $\sqrt{\delta p(1-p)}$, reverse KL about $\delta/\log(1/p)$, the root of
-  $q\log\frac qp+(1-q)\log(1-q)=\delta$, and the power divergence of order $l>0$ about $(\delta l(l+1))^{1/(l+1)}p^{l/(l+1)}$.
-- If $C=\infty$, then $pf(\overline r)\to\delta$, as $c\to1$. If $q<1$ and $C<\infty$, the limit is $qC=\delta-f(1-q)$, which is less
-  unless $f$ vanishes from $1-q$ to 1.
+- The bottleneck is *removed* iff $C<\infty$: only then does the allowed rise $\Delta p$ stay away from 0 for rare tokens. Pearson allows
+  $\sqrt{\delta p(1-p)}$, reverse KL about $\delta/\log(1/p)$, the root of $q\log\frac qp+(1-q)\log(1-q)=\delta$, and the power divergence
+  of order $l>0$ about $(\delta l(l+1))^{1/(l+1)}p^{l/(l+1)}$.
 - The caption of Figure 2 has the lower bounds rise to 1. Pearson's does; KL's ends at $e^{-\delta}$ and TV's at $1-\delta$, as the
   paper's own appendix derives.
 """,
     "Monotonicity": r"""
-**False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof, by the implicit function theorem, needs derivatives
-that TV does not have.
+**False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof needs derivatives that TV does not have.
 
 **Holds.** *For every $r\ne1$, $g(p,r)$ rises strictly with $p$ where it is finite. Hence $\overline r$ falls strictly on all of $(0,1)$,
 saturated or not, and $\underline r$ is 0 on $(0,p_0]$ and rises strictly from there.*
 
-*Proof.* Let $p_1<p_2$ with $rp_2\le1$. Since $c-r=(1-r)/(1-p)$, $c_1$ lies strictly between $r$ and $c_2$. The coin that is $r$ with
-probability $p_1$ and $c_1$ otherwise has mean 1. Replace $c_1$ by a coin between $r$ and $c_2$ with mean $c_1$: the result is $r$ or $c_2$
-and has mean 1, so it is $r$ with probability $p_2$. Jensen's inequality for that replacement is $g(p_1,r)\le g(p_2,r)$, with equality only
-if $f$ is affine between $r$ and $c_2$; but 1 lies strictly between them. Now the bounds. If $g(p_1,\underline r(p_1))=\delta$, then
-$g(p_2,\underline r(p_1))>\delta$, so $\underline r(p_2)>\underline r(p_1)$; up to $p_0$ it is 0 by "Saturation". For the upper one let
-$\rho=\overline r(p_2)$: $g(p_1,\rho)<g(p_2,\rho)\le\delta$ and $\rho<1/p_1$, so by continuity a little more than $\rho$ is allowed at
-$p_1$. $\square$
+*Proof.* Let $p_1<p_2$ with $rp_2\le1$. Since $c-r=(1-r)/(1-p)$, $c_1$ lies strictly between $r$ and $c_2$. Take the coin that is $r$ with
+probability $p_1$ and $c_1$ otherwise, and replace $c_1$ by a coin between $r$ and $c_2$ with that mean: it is then $r$ with probability
+$p_2$. By Jensen's inequality $g(p_1,r)\le g(p_2,r)$, with equality only if $f$ is affine between $r$ and $c_2$; but 1 lies strictly between
+them. So where $g(p_1,\underline r(p_1))=\delta$, $\underline r(p_2)>\underline r(p_1)$. For $\rho=\overline r(p_2)$,
+$g(p_1,\rho)<\delta$ and $\rho<1/p_1$, so a little more than $\rho$ is allowed at $p_1$. $\square$
 
-`eq:bregman_identity` holds wherever $f'(c)$ exists. As 1 is strictly between $r$ and $c$, its right side is positive without strict
-convexity.
+`eq:bregman_identity` holds wherever $f'(c)$ exists, and its right side is positive without strict convexity.
 """,
     "Closed forms": r"""
 **False as stated** beyond saturation: for $\delta=0.1$ and $p=0.95$, $1+\delta/p=1.105$, but $1/p=1.053$; at $p=0.05$ both lower bounds
 are negative. `eq:clamp_final_bounds`, which only the appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$
-for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ at the limit is less than $\delta$. Figures 1b and 2 draw TV without
-the clamp and say that it "strictly adheres to physical simplex constraints"; ours clamp. Closed forms that the paper does not have:
-Hellinger (an arc) and Neyman (Wilson's interval, which the library solves).
+for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ there is less than $\delta$. Figures 1b and 2 draw TV without
+the clamp and say that it "strictly adheres to physical simplex constraints".
 """,
     "Radii": r"""
 **False as stated** at $\delta=0.1$: at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p=0.999$ the lower
@@ -784,45 +766,42 @@ bound of KL is [[kl deep]], that of TV [[tv deep]].
 *Proof.* $g(p,1+s)=pf(1+s)+(1-p)f\big(1-\frac{sp}{1-p}\big)$ $=\frac\kappa2s^2\big(p+\frac{p^2}{1-p}\big)+o(s^2)$
 $=\frac{\kappa p}{2(1-p)}s^2+o(s^2)$. $\square$
 
-So only $\delta/\kappa$ compares, and only near $r=1$. $\kappa$ is 1 for both KL and every power divergence, 2 for Pearson and Neyman, 1/4
-for Hellinger and Jensen-Shannon. TV has no $\kappa$: its half-width is $\delta/p$.
+So only $\delta/\kappa$ compares, near $r=1$. $\kappa$ is 1 for both KL and every power divergence, 2 for Pearson and Neyman, 1/4 for
+Hellinger and Jensen-Shannon. TV has none: its half-width is $\delta/p$.
 """,
     "Bands and the ball": r"""
 **False as stated**, three times. A token at $r=1$ is inside its band however the others move. Nor is it enough that *every* token is
-inside its own: of 40 equal tokens let three rise to their upper bound at $\delta=0.05$ and the others shrink alike. Each ratio is in its
-band, and the policy is [[forty kl]] radii away in KL, [[forty chi2]] in Pearson, [[forty tv]] in TV. And $\min(rA,\mathrm{clip}(r)A)$ has
-a gradient for $A>0$ below the band and for $A<0$ above it, as in PPO.
+inside its own: with three of 40 equal tokens at their upper bound at $\delta=0.05$ and the others shrunk alike, the policy is
+[[forty kl]] radii away in KL, [[forty chi2]] in Pearson, [[forty tv]] in TV. And $\min(rA,\mathrm{clip}(r)A)$ has a gradient for $A>0$
+below the band and for $A<0$ above it, as in PPO.
 
 **Holds.** *The band is the projection of the ball to the token's ratio: the smallest interval that no policy of the ball leaves. For two
-tokens it is the ball.* This is "One variable". So Band never cuts a policy that the trust region allows, and lets pass some that it
-forbids.
+tokens it is the ball.* This is "One variable".
 """,
     "The tail token and the cap": r"""
-The arithmetic holds. But a rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
-[[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: linear in
-$p$ again, the bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
+A rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
+[[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: the
+bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
 """,
     "The tolerance of the bisection": r"""
-A tolerance of $10^{-6}$ on $r$ says nothing about a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
+A tolerance of $10^{-6}$ on $r$ says nothing of a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
 $\log\underline r=[[log low]]$, and the bisection returns about $10^{-6}$, which is $e^{-14}$. Where neighbouring floats near $\overline r$
 are further apart than $10^{-6}$ it never stops: in float64 at $p=10^{-12}$, in float32 at $p=0.001$ already.
 
-The library solves in logarithms, in a fixed number of steps. It is within 3e-7 of 60-digit arithmetic in float32 and 1e-13 in float64,
-relative, of $\log r$, for KL as for the closed forms. So there are no errors of a solver, and the look-up table of `sec:discussion` is
-not needed.
+The library solves in logarithms, in a fixed number of steps, within 3e-7 of 60-digit arithmetic in float32 and 1e-13 in float64,
+relative, of $\log r$. So `sec:discussion`'s look-up table is not needed.
 """,
     "The KL penalty": r"""
-`eq:token_objective` writes $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, `eq:bandpo_token_loss` the other direction. The estimator in use is k3
-of tokens drawn from $\pi$, which is $\pi_\mathrm{old}$ in the first step. It has both: its mean *value* is
-$\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, its mean *gradient* that of $\mathrm{KL}(\pi_\mathrm{ref}\Vert\pi)$.
+`eq:token_objective` writes $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, `eq:bandpo_token_loss` the other direction. The estimator in use, k3
+of tokens drawn from $\pi$, has both: its mean *value* is $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, its mean *gradient* that of
+$\mathrm{KL}(\pi_\mathrm{ref}\Vert\pi)$.
 
 *Proof.* With $d=\log\pi_\mathrm{ref}-\log\pi$, $\mathrm E_\pi[e^d-d-1]=1+\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})-1$; the gradient at fixed
 tokens is $\mathrm E_\pi[(1-e^d)\nabla\log\pi]=-\sum\pi_\mathrm{ref}\nabla\log\pi$, as $\sum\pi\nabla\log\pi=0$. $\square$
 """,
     "Entropy under random rewards": r"""
-The introduction says that with symmetric bounds the upper one dominates, "even when the algorithm is fed purely random rewards". In our
-world [`ways`](worlds.md) half of all rewards are inverted, so they say nothing. Entropy at the end minus no clip's, in nats with 95 %
-intervals, one learning rate, 192 paired seeds:
+The introduction says that with symmetric bounds the upper one dominates, "even when the algorithm is fed purely random rewards". Entropy
+at the end minus no clip's, in nats, in our world [`ways`](worlds.md) with half of all rewards inverted, one learning rate, 192 paired seeds:
 
 | sides, 0.2 each | 4 epochs, 4 steps each | 8 epochs, 2 steps each |
 |---|---|---|
@@ -831,36 +810,32 @@ intervals, one learning rate, 192 paired seeds:
 | both, GRPO's clip | [[grpo 4 ±]] | [[grpo 8 ±]] |
 | Band-KL, 0.05 | [[band 4 ±]] | [[band 8 ±]] |
 
-In the world `calibrated` GRPO's clip is [[calibrated ±]] from no clip at 4 epochs: there the statement holds.
-At one epoch upper and lower side do not differ ([[sides 1 ±]]), and GRPO's clip is [[grpo 1 ±]] above no clip.
-[These claims](../grids/random_rewards_claims.csv) were written before [the rows](../grids/random_rewards.csv). Clip-low, clip-high
-([2509.26114](https://arxiv.org/abs/2509.26114)) found the first half in language models.
+In the world `calibrated` GRPO's clip is [[calibrated ±]] at 4 epochs: there the statement holds.
+At one epoch the sides do not differ ([[sides 1 ±]]), and GRPO's clip is [[grpo 1 ±]]
+([claims](../grids/random_rewards_claims.csv), written before [the rows](../grids/random_rewards.csv)).
 """,
     "One radius for all": r"""
 *Tuning.* Tuned in each world, Band-KL's best radius goes from [[least radius]], with reward [[least row]], to [[largest radius]], with
-[[largest row]], edges of grids left out. That one number is easier to tune than a
-clip's two was not measured.
+[[largest row]]. That one number is easier to tune than two was not measured.
 
-*Size.* The paper compares three radii on two models, one run each. The worst costs 7.6 % of the best on 3B and 2.7 % on 7B. In points of
-mean@32 that is 1.67 and 1.39, and on 3B sampling alone may move such a difference by 1.6.
+*Size.* The paper compares three radii on two models, one run each. The worst costs 1.67 points of mean@32 on 3B (7.6 %) and 1.39 on 7B
+(2.7 %); on 3B sampling alone may move such a difference by 1.6.
 """,
 }
 
 SCRIPTS = """
 ## The paper, the public scripts, and this library
 
-Defaults here are the paper's text. What only the authors' scripts have is one visible setting away. None of their runs was repeated: each
-takes eight GPUs.
+Defaults here are the paper's text. None of the authors' runs was repeated.
 
 | | paper's text | public scripts | here |
 |---|---|---|---|
 | highest ratio of a band | none | 10 | none; `Capped(Band("kl", 0.05), 10)`, or `variant=public` of a recipe |
 | dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
 | length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
-| average | mean over responses of the mean over tokens | the same | the same, `seq-mean-token-mean` |
-| clip fraction, tail | Fig. 4, without a formula | above or below whatever the sign of A, p ≤ 0.2 | the scripts' count; `cut/*` goes by the sign ([metrics](../../docs/run.md#all-numbers)) |
-| DCPO's numbers | | 0.16 and 0.2 | 0.16 and 0.2; DCPO's own repository runs 0.2 and 0.28 |
-| scorer of answers | not named | `math_dapo`, string equality | the same in recipes/paper; `math`, by value, elsewhere ([scorers](../../docs/evaluate.md#what-the-scorer-accepts)) |
+| clip fraction, tail | no formula | whatever the sign of A, p ≤ 0.2 | the scripts'; `cut/*` goes by the sign |
+| DCPO's numbers | | 0.16 and 0.2 | the same; DCPO's own repository runs 0.2 and 0.28 |
+| scorer | not named | `math_dapo`, string equality | the same in recipes/paper, elsewhere `math`, by value |
 | "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |
 
 Empty: not seen in that source. Data: [what differs](data.md#what-differs-from-the-public-scripts).
@@ -934,9 +909,7 @@ def derivations() -> str:
     computed = numbers()
     texts = [HEAD.strip()]
     for name, text in SECTIONS.items():
-        labels = dict.fromkeys(" ".join(s.labels for s in STATEMENTS if s.section == name).split())
-        about = [textwrap.fill(f"On {', '.join(f'`{label}`' for label in labels)}.", 120)] if labels else []
-        texts += [f"## {name}", *about, fill(text.strip(), computed)]
+        texts += [f"## {name}", fill(text.strip(), computed)]
     return "\n\n".join([*texts, SCRIPTS.strip()]) + "\n"
 
 

@@ -129,9 +129,14 @@ def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Es
 
 
 def bootstrap(
-    statistic: Callable[..., Any], *samples: ArrayLike, paired: bool = True, groups: Sequence[Hashable] | None = None,
-    level: float = LEVEL, resamples: int = 2000, seed: int = 0,
-) -> Estimate:  # fmt: skip
+    statistic: Callable[..., Any],
+    *samples: ArrayLike,
+    paired: bool = True,
+    groups: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate:
     """A statistic with its stratified percentile bootstrap interval over runs (arXiv 2108.13264, section 4.1).
 
     Runs are drawn with replacement within each task, never tasks. The statistic is computed for many draws at once.

@@ -150,8 +150,8 @@ def tables(rows: list[dict[str, str]]) -> str:
     alone = {kind: [100 * float(of[kind, *place]["rate_reward_alone"]) for place in places] for kind in kinds}
     told = (f"{kind} {min(x):.0f} to {max(x):.0f}%" for kind, x in alone.items() if max(x))
     lines += ["", f'Only "reward fell" was told of: {", ".join(told)}.']
-    lines += ["", "| runs of the lab | number |", "|:--|--:|"]
-    lines += [f"| {r['log'].removeprefix('lab runs that ')} | {r['trials']} |" for r in rows if not r["points"]]
+    runs = (f"{r['trials']} {r['log'].removeprefix('lab runs that ')}" for r in rows if not r["points"])
+    lines += ["", f"Runs of the lab: {'; '.join(runs)}."]
     return "\n".join(lines)
 
 

@@ -59,11 +59,6 @@ RATIOS = {
         )
         for name in ("reverse_kl", "jensen_shannon", "an own f")
     },
-    "page Band kl / asked before looked up": ("page Band kl", "page Band kl, asked before looked up"),
-    "page Band kl / asked before looked up, 64x4096": (
-        "page Band kl, 64x4096",
-        "page Band kl, asked before looked up, 64x4096",
-    ),
     "bisection / bounds kl": ("bisection, 50 steps, both ends", "bounds kl"),
     "bisection / bounds of an own f": ("bisection, 50 steps, both ends", "bounds of an own f"),
     "compiled: Clip / page": ("policy_loss Clip, compiled", "page Clip, compiled"),
@@ -130,7 +125,7 @@ def page(
         clipped = ratio.clamp(1 - 0.2, 1 + 0.2)
         high, low = ratio.detach() > 1.2, ratio.detach() < 0.8
     else:
-        bounds = bounds_of(old, free)
+        bounds = bounds_of(old)
         clipped = torch.clamp(log_ratio, bounds.log_low, bounds.log_high).exp()
         high, low = free > bounds.log_high, free < bounds.log_low
     value = torch.minimum(ratio * advantages, clipped * advantages)
@@ -142,20 +137,6 @@ def page(
         likeliest = torch.maximum(logps, old).masked_fill(~mask, -1).amax()
         numbers = torch.stack([*counts, kl, inside.amax(), inside.amin(), likeliest])
     return -((value * mask).sum(-1) / mask.sum(-1)).mean(), numbers
-
-
-def asked(delta: float) -> Callable[[Tensor, Tensor], bandpo.Bounds]:
-    """Bounds of the tokens alone that a float32 test of KL finds outside, or close to the edge; the others' are far."""
-
-    def bounds_of(old: Tensor, log_ratio: Tensor) -> bandpo.Bounds:
-        p = old.exp()
-        g = -p * log_ratio - (1 - p) * torch.log1p(-p * torch.expm1(log_ratio) / (1 - p))
-        outside = (~(g <= 0.999 * delta)).flatten().nonzero()[:, 0]
-        bounds, far = bandpo.band_bounds(old.flatten()[outside], "kl", delta), torch.full_like(old, 1e30)
-        sides = (-far).flatten().scatter(0, outside, bounds.log_low), far.flatten().scatter(0, outside, bounds.log_high)
-        return bandpo.Bounds(*(x.view_as(old) for x in sides))
-
-    return bounds_of
 
 
 def forward_backward(loss: Callable[[Tensor], Tensor], new: Tensor) -> Callable[[], None]:
@@ -184,15 +165,14 @@ def losses(batch: dict[str, Tensor], of: str = "") -> dict[str, Callable[[], Any
     out = {
         "loss lines TRL": lambda x: trl_lines(x, old, advantages, mask),
         "page Clip": textbook(),
-        "page Band kl": textbook(lambda old, _: bandpo.band_bounds(old, "kl", 0.05)),
-        "page Band kl, asked before looked up": textbook(asked(0.05)),
+        "page Band kl": textbook(lambda old: bandpo.band_bounds(old, "kl", 0.05)),
         "policy_loss Clip, no metrics": full(Clip(), None),
         "policy_loss Clip, all metrics": full(Clip(), "all"),
         "policy_loss Clip": full(Clip()),
         **{f"policy_loss Band {name}": full(Band(kind)) for name, kind in SOLVED.items()},
         **{f"policy_loss Band {name}, a radius that moves": moving(kind) for name, kind in SOLVED.items()},
         **{
-            f"page {name}, a radius per token": textbook(lambda old, _, kind=kind: bandpo.band_bounds(old, kind, each))
+            f"page {name}, a radius per token": textbook(lambda old, kind=kind: bandpo.band_bounds(old, kind, each))
             for name, kind in SOLVED.items()
         },
         **{f"policy_loss Band {name}": full(Band(name)) for name in ("tv", "chi2", "neyman_chi2", "hellinger")},

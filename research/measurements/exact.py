@@ -46,9 +46,16 @@ def answers_of(model: Any, prompts: Tensor, length: int, end: int, reward: Any) 
     """GROUP answers to each prompt, drawn from the model itself."""
     repeated = prompts.repeat_interleave(GROUP, 0)
     ids = model.generate(
-        repeated, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-        attention_mask=torch.ones_like(repeated), max_new_tokens=length, pad_token_id=end, eos_token_id=end,
-    )  # fmt: skip
+        repeated,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        attention_mask=torch.ones_like(repeated),
+        max_new_tokens=length,
+        pad_token_id=end,
+        eos_token_id=end,
+    )
     drawn = ids[:, prompts.shape[1] :]
     ended = (drawn == end).cumsum(1)
     mask = (ended == 0) | ((ended == 1) & (drawn == end))

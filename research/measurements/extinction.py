@@ -145,9 +145,13 @@ class Runs(compiled._Piece):  # pyright: ignore[reportPrivateUsage]
 
 
 def train(
-    node: Any, rule: Rule, rates: Sequence[float], seeds: Sequence[int], frozen: Frozen = FREEZES["nothing"],
+    node: Any,
+    rule: Rule,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    frozen: Frozen = FREEZES["nothing"],
     pinned: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """P("work") of all runs, (rates, seeds, rounds + 1)."""
     world = make_world(scene(node), seeds)
     lanes = [(Learner(rule[0], rate, **rule[1]), i) for rate in rates for i in range(len(seeds))]

@@ -1,16 +1,11 @@
-"""Does the lab's own loop do what TRL's trainer does, and how much time does it save?
+"""Does the lab's own loop do what TRL's trainer does?
 
     python -m research.measurements.fast_lab --pairs 19 [--scenes tail]    runs of both, in fast_lab_pairs.csv
     python -m research.measurements.fast_lab --pairs-table    their differences
-    python -m research.measurements.fast_lab --time 3    rows of times in fast_lab_time.csv
 
 Two scenes, two rules. Pairs are of runs in which the model learns, of two warm starts and many seeds of prompts and
 sampler. A run of either has the same warm start and the same prompts as the other's of that seed, and random numbers of
 the sampler of its own, so differences are taken seed by seed; their interval is Student's.
-
-Times: per round, in seconds of the wall clock and of this process on the CPU, which other people's processes disturb
-less; the ways are run in turn, so that each of them meets the same of those. TRL's first round, which also loads the
-model, does not count. "side by side" is eight runs in one process, per round of one of them.
 """
 
 import argparse
@@ -34,7 +29,7 @@ from bandpo_runs.training.side_by_side import plan
 from research.csv_rows import read_rows, write_rows
 from research.fast_lab import Row, train
 
-TIMES, PAIRS = (Path(__file__).with_name(name) for name in ("fast_lab_time.csv", "fast_lab_pairs.csv"))
+PAIRS = Path(__file__).with_name("fast_lab_pairs.csv")
 RULES = ("grpo", "band-kl")
 # The rounds in which the model learns.
 SHORT = (("storm", 3e-4, 24), ("tail", 5e-5, 12))
@@ -98,59 +93,17 @@ def through_trl(
         run(job.config, on_row=on_row)
 
 
-def measure(repeats: int) -> None:
-    def clocks() -> tuple[float, float]:
-        return time.perf_counter(), time.process_time()
-
-    def trl(scene: str, rounds: int) -> tuple[float, float]:
-        """Per round, from the end of the first."""
-        at: list[tuple[float, float]] = []
-        changes = {"rounds": rounds + 1, "save_every": 0}
-        through_trl(scene, lambda row: at.append(clocks()), "grpo", 0, 0, changes)
-        return (at[rounds][0] - at[0][0]) / rounds, (at[rounds][1] - at[0][1]) / rounds
-
-    def fast(scene: str, rounds: int, count: int, measure: bool) -> tuple[float, float]:
-        before = clocks()
-        train(scene, "grpo", range(count), start_seed=0, rounds=rounds, measure=measure)
-        after = clocks()
-        return (after[0] - before[0]) / rounds / count, (after[1] - before[1]) / rounds / count
-
-    for _ in range(repeats):
-        for scene, rounds in (("storm", 4), ("tail", 1)):
-            ways = {
-                "TRL": trl(scene, rounds),
-                "fast, one run": fast(scene, rounds, 1, True),
-                "fast, side by side": fast(scene, rounds, 8, True),
-                "fast, side by side, not measured": fast(scene, rounds, 8, False),
-            }
-            for way, (wall, cpu) in ways.items():
-                row = {"scene": scene, "way": way, "wall_seconds": round(wall, 4), "cpu_seconds": round(cpu, 4)}
-                write_rows(TIMES, [row | about()], add=True)
-    for scene in ("storm", "tail"):
-        rows = [row for row in read_rows(TIMES) if row["scene"] == scene]
-        base = {}
-        for way in dict.fromkeys(row["way"] for row in rows):
-            mine = [row for row in rows if row["way"] == way]
-            medians = {k: statistics.median(float(row[k]) for row in mine) for k in ("wall_seconds", "cpu_seconds")}
-            base = base or medians
-            ratios = " ".join(f"{k} {value:.3f}, TRL / this {base[k] / value:.1f};" for k, value in medians.items())
-            print(f"{scene}, {way}, median of {len(mine)}: {ratios}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, metavar="COUNT")
     parser.add_argument("--scenes", default=",".join(scene for scene, *_ in SHORT))
     parser.add_argument("--pairs-table", action="store_true")
-    parser.add_argument("--time", type=int, metavar="REPEATS")
     args = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     if args.pairs:
         make_pairs(args.pairs, args.scenes.split(","))
     if args.pairs_table:
         pairs_table()
-    if args.time:
-        measure(args.time)
 
 
 if __name__ == "__main__":

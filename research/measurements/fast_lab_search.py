@@ -2,7 +2,6 @@
 one row a run in fast_lab_search.csv.
 
     python -m research.measurements.fast_lab_search [NAME ...] [--seeds 8] [--rules grpo,clip-wide]
-    python -m research.measurements.fast_lab_search --table    the rows as a Markdown table
 
 Small batches that are used many times, from a start that works rarely: fewer prompts and completions than scene storm,
 labels that are wrong, other learning rates and starts. A setting counts as found if under GRPO's clip or Clip(0.2, 1.0)
@@ -16,7 +15,6 @@ extremes over the rounds; `right_end`, the share of right answers, before labels
 import argparse
 import dataclasses
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -62,36 +60,13 @@ def runs(name: str, rule: str, start_seed: int, seeds: list[int]) -> list[dict[s
     return [row | about | {"commit": source_commit()} for row in out]
 
 
-def table() -> None:
-    """Of each setting and rule: how many runs lost the strategy, never had it, or have it at the end."""
-    cells: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for row in read_rows(CSV):
-        cells[row["name"], row["rule"]].append(row)
-    print(
-        "| setting | rule | runs | ends below 0.05 | of these had been above 0.1 | ends above 0.9 | right at the end |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for (name, rule), rows in cells.items():
-        ends = [float(row["p_work_end"]) for row in rows]
-        lost = [row for row, end in zip(rows, ends, strict=True) if end < 0.05]
-        had = sum(float(row["p_work_most"]) > 0.1 for row in lost)
-        right = sum(float(row["right_end"]) for row in rows) / len(rows)
-        print(
-            f"| {name} | {rule} | {len(rows)} | {len(lost)} | {had} | {sum(end > 0.9 for end in ends)} | {right:.2f} |"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SETTINGS)} (default: all)")
     parser.add_argument("--seeds", default="0:8", help="first:end")
     parser.add_argument("--start-seed", type=int, default=0)
     parser.add_argument("--rules", default="grpo")
-    parser.add_argument("--table", action="store_true", help="only print the rows")
     args = parser.parse_args()
-    if args.table:
-        table()
-        return
     for name in args.names or SETTINGS:
         for rule in args.rules.split(","):
             have = {tuple(row[key] for key in KEY) for row in read_rows(CSV, missing_ok=True)}

@@ -222,8 +222,19 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     on, failed = Setting(args.device, args.tiny), False
-    facts = dict(zip(COLUMNS[-5:], (on.size("full", "tiny"), hardware(on.device == "cuda"), torch.__version__,
-                                    platform.python_version(), source_commit()), strict=True))  # fmt: skip
+    facts = dict(
+        zip(
+            COLUMNS[-5:],
+            (
+                on.size("full", "tiny"),
+                hardware(on.device == "cuda"),
+                torch.__version__,
+                platform.python_version(),
+                source_commit(),
+            ),
+            strict=True,
+        )
+    )
     for part, (measure, cases) in parts(on).items():
         for case in cases if part in (args.parts or parts(on)) else []:
             try:

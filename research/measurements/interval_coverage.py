@@ -207,18 +207,18 @@ def tables(rows: list[dict[str, str]]) -> str:
         width = f" ({float(row['mean_width_points']):.1f})" if row["mean_width_points"] else ""
         return f"{100 * float(row['result']):.1f}{width}"
 
-    kinds = [f"interval of {what}, {kind} error" for what in ("mean@n", "pass@8") for kind in ("sampling", "clustered")]
-    heads = [f"{what}, {kind}" for what in ("mean@32", "pass@8") for kind in ("sampling", "clustered")]
-    lines = [f"| chances of the problems | {' | '.join(heads)} |",
-             "|:--|--:|--:|--:|--:|"]  # fmt: skip
-    lines += [
-        f"| {name} | {' | '.join(cell(kind, name).partition(' ')[0] for kind in kinds)} |" for name in POPULATIONS
-    ]
+    lines = ["Of 30 problems, by seven populations of their chances:", ""]
+    for what in ("mean@n", "pass@8"):
+        for kind in ("sampling", "clustered"):
+            shares = [
+                float(of[f"interval of {what}, {kind} error", name, "30", "32"]["result"]) for name in POPULATIONS
+            ]
+            lines.append(f"- {what} of 32 samples, {kind} error: {100 * min(shares):.1f} to {100 * max(shares):.1f}")
     of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
         "",
-        f"Lowest of all {len(of_intervals)} intervals of one model, with 10 to 500 prompts and 1 to 32 samples: "
+        f"Lowest of {len(of_intervals)}, with 10 to 500 prompts and 1 to 32 samples: "
         f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
         f"{low['prompts']} prompts, {low['samples']} samples).",
         "",
@@ -234,14 +234,9 @@ def tables(rows: list[dict[str, str]]) -> str:
         what = f"interval over {count} training runs"
         cells = (cell(what, name, "0", "0") for name in ("normal", "one in five loses 20 points"))
         lines.append(f"| {count} | {' | '.join(cells)} |")
-    heads = ("pass@k", "best@k, verl's bootstrap")
-    lines += ["", f"| bias as an estimate of pass@k, points | {' | '.join(heads)} |", "|:--|--:|--:|"]
-    for population in ("mixed: Beta(0.25, 0.75)", "hard: Beta(0.1, 2.4)"):
-        for n, k in ((32, 8), (32, 32), (64, 32)):
-            whats = [f"bias in points, {name} as an estimate of pass@k, k = {k}" for name in heads]
-            both = (of[what, population, "30", str(n)] for what in whats)
-            cells = (f"{float(r['result']):+.2f} ± {float(r['standard_error']):.2f}" for r in both)
-            lines.append(f"| {population.partition(':')[0]}, {k} of {n} | {' | '.join(cells)} |")
+    for name in ("pass@k", "best@k, verl's bootstrap"):
+        bias = [float(row["result"]) for row in rows if row["what"].startswith(f"bias in points, {name} as")]
+        lines += ["", f"Bias of {name}, as an estimate of pass@k: {min(bias):+.2f} to {max(bias):+.2f} points."]
     return "\n".join(lines)
 
 

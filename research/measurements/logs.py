@@ -29,22 +29,34 @@ FILES = [
     ("TRL's state", XLING, "results/training/grpo/a2_vi_42/checkpoint-50/trainer_state.json", (WATCH, REPORT, DOCTOR)),
     ("TRL's state, no GRPO", "aloshdenny/kevin-token-compressor", "trainer_state.json", (WATCH, REPORT)),
     ("tensorboard of TRL", TRL, f"{GRPO}/logs/events.out.tfevents.1766306229.Mac.13809.0", (WATCH, REPORT, DOCTOR)),
-    ("tensorboard of TRL", TRL, "lara/4070/output5/wordle-grpo-rtx4070/logs/events.out.tfevents.1767733342.lara_TUF"
-     ".21148.0", (WATCH, REPORT)),
+    (
+        "tensorboard of TRL",
+        TRL,
+        "lara/4070/output5/wordle-grpo-rtx4070/logs/events.out.tfevents.1767733342.lara_TUF.21148.0",
+        (WATCH, REPORT),
+    ),
     ("console of TRL", XLING, "results/training/training.log", (WATCH, REPORT)),
     ("console of verl", "yuzhaouoe/GUI-Cursor-Moving", "verl_demo.log", (WATCH, REPORT, DOCTOR)),
     ("console of verl, ended early", "KotoHanon/VERL-Maze", "verl_demo.log", (WATCH, REPORT)),
     ("history of wandb", "oraby8/research_tts", "wandb_history.csv", (WATCH, REPORT)),
     ("table of runs of wandb", "oraby8/research_tts", "wandb_export_2026-03-02T10_38_30.064+02_00.csv", (WATCH,)),
     ("history of wandb, multi-agent PPO", "SnappierCape/ds-marl-air-cargo", "wandb_export.csv", (WATCH, REPORT)),
-    ("inspect_ai's .eval", INSPECT, "tests/scorer/logs/2025-02-11T15-17-00-05-00_popularity_dPiJifoWeEQBrfWsAopzWr"
-     ".eval", (SCORE, TABLE)),
-    ("inspect_ai's .eval", INSPECT, "tests/log/test_list_logs/2024-11-05T13-32-37-05-00_input-task_"
-     "hxs4q9azL3ySGkjJirypKZ.eval", (SCORE,)),
+    (
+        "inspect_ai's .eval",
+        INSPECT,
+        "tests/scorer/logs/2025-02-11T15-17-00-05-00_popularity_dPiJifoWeEQBrfWsAopzWr.eval",
+        (SCORE, TABLE),
+    ),
+    (
+        "inspect_ai's .eval",
+        INSPECT,
+        "tests/log/test_list_logs/2024-11-05T13-32-37-05-00_input-task_hxs4q9azL3ySGkjJirypKZ.eval",
+        (SCORE,),
+    ),
     ("inspect_ai's .eval", INSPECT, "tests/analysis/test_logs_choices/mmlu-summary-choices.eval", (SCORE,)),
     ("inspect_ai's .json", INSPECT, "tests/analysis/test_logs/2025-05-12T20-28-13-04-00_popularity.json", (SCORE,)),
     ("inspect_ai's .json", INSPECT, "tests/log/test_eval_log/log_formats.json", (SCORE,)),
-]  # fmt: skip
+]
 
 
 def result_of(command: list[str], output: str, error: str, name: str) -> str:
@@ -74,8 +86,12 @@ def measure(folder: Path) -> list[dict]:
                 name = Path(path).name
                 (Path(home) / name).write_bytes(content)
                 program = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
-                run = subprocess.run([sys.executable, "-c", program, command[0], name, *command[1:]], cwd=home,
-                                     capture_output=True, text=True)  # fmt: skip
+                run = subprocess.run(
+                    [sys.executable, "-c", program, command[0], name, *command[1:]],
+                    cwd=home,
+                    capture_output=True,
+                    text=True,
+                )
             result = result_of(command, run.stdout, run.stderr if run.returncode > 1 else "", name)
             values = [kind, repository, at, path, " ".join(command), run.returncode, result, source_commit()]
             rows.append(dict(zip(COLUMNS, values, strict=True)))

@@ -58,7 +58,8 @@ def sets(folder: Path) -> Iterator[tuple[str, str, list[Case]]]:
     solutions = [(qwen / "aime24", "solution"), (qwen / "minerva_math", "solution"), (harness / "math", "solution")]
     for place, field in solutions:
         if (path := place / "test.jsonl").exists():
-            solved = [(text, gold) for row in rows(path) if (gold := read_gold(text := row[field], BOX)[0])]
+            pairs = [(row[field], read_gold(row[field], BOX)[0]) for row in rows(path)]
+            solved = [(text, gold) for text, gold in pairs if gold]
             for writing, write in (("as published", str), (r"\(..\)", parentheses)):
                 yield place.name, writing, [(write(text), gold, 1) for text, gold in solved]
     if (path := qwen / "gsm8k" / "test.jsonl").exists():

@@ -77,20 +77,17 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-[Evaluation](../../docs/evaluate.md#what-the-scorer-accepts) has their names and what they accept. Here are the rules
-of `math` in full, and how it was checked. An answer that it is not sure about is wrong.
+The rules of `math` in full, and how it was checked. [Evaluation](../../docs/evaluate.md#what-the-scorer-accepts) has
+the scorers' names.
 
 ## Where the answer stands
 
-What follows the end of a turn, and all up to the last `</think>` or its like, is removed first. A block of thinking
-that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`. Then the last
-statement counts.
+After the thinking. A block that is never closed holds no answer; if the prompt opened it, say
+`grade(..., thinking="opened")`. The last statement counts.
 
-- A box is none where arithmetic touches it: `2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`. Nor where words negate it,
-  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}"). `words.yaml` has such words
-  for eleven languages. Unknown words change nothing.
-- A sentence counts if only its paragraph and a short closing follow, and no "wait": else it was a thought. "Should
-  be" states nothing.
+- A box is none where arithmetic touches it (`2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`), or where words negate it,
+  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}").
+- A sentence counts if only its paragraph and a short closing follow, and no "wait". "Should be" states nothing.
 - Boxes side by side are a list if the right answer is one. Else the last counts behind "and"; behind a comma or "or"
   each must be right.
 - The last 10,000 characters are read, in them the last 50 statements, and of an answer at most 500 characters.
@@ -99,49 +96,41 @@ statement counts.
 |---|---|---|---|---|---|
 {reading}
 
-A published solution is graded against its own last box; `college_math` and `olympiadbench` are right answers in a
-box. `read` are right answers that get 1. Answers of models have their publisher's verdict, or math-verify's
-([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). Nearly all rewarded
-wrong ones state the right answer in another form. 
+A published solution is graded against its own last box. `read` are right answers that get 1. Answers of models have
+their publisher's verdict, or math-verify's ([sources](../measurements/reading.py),
+[rows](../measurements/reading.csv)).
 
 ## What is right
 
 - *Words* around a value are dropped, unless one may change it: "half of 7", "about 7".
-- *Exact values* are equal if their difference is zero, also in lists, intervals and matrices. For 1/3 or `\pi` a
-  decimal needs six places.
-- *Undefined parts* such as `\ln 0` are never right.
-- *Lists.* `1,2` is a set, in any order. `(1,2)` is a point or an open interval, and never right for `1,2`. `0 1 1` is
-  compared one by one.
-- *Units.* Another unit is wrong, a missing one is right. *Percent*: x % is right for x and for x/100.
-- *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42; `43 = 42` is wrong.
-- *Choices.* `D`, `(D)` and `D) velocity` are D.
+- *Exact values* are equal if their difference is zero, also in lists, intervals and matrices. *Undefined parts* such
+  as `\ln 0` are never right.
+- *Lists.* `1,2` is a set. `(1,2)` is a point or an open interval. `0 1 1` is compared one by one.
+- *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42. *Choices.* `D`, `(D)` and `D) velocity` are D.
 - *Times* are compared part by part. A *ratio* `2:3` is 2/3; `10:30` is a time.
 - *Behind a box* "dozen" may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
 - *Bases.* 42_8 is not 42, but 2516 is right for 2516_8. `2e-1` and `3e+2` hold Euler's number; `3e8` and `1e-5` are
   numbers.
 
-Numbers are compared here, all else by [math-verify](https://github.com/huggingface/Math-Verify) with 1 s of processor
-time and 1 GiB.
+Numbers are compared here, all else by [math-verify](https://github.com/huggingface/Math-Verify).
 
 ## Tricky answers
 
-[These](../measurements/tricky.yaml) answers have a verdict that was written before they were graded. The scorer was
-made with them: a test, no estimate ([misjudged](../measurements/tricky.csv)).
+[Answers](../measurements/tricky.yaml) with a verdict from before they were graded. The scorer was made with them: a
+test, no estimate ([misjudged](../measurements/tricky.csv)).
 
 {tricky}
 
 ## dapo-strict
 
-It is `math_dapo` of verl 0.5.0 to 0.9.0: "Answer:" in the last 300 characters, Minerva's normalisation (2206.14858),
-equal strings. `dapo`, of verl 0.9.1, also reads a `\boxed{}` in the last 100 characters. Both gave verl's own scores
-on 60,000 made answers.
+It is `math_dapo` of verl 0.5.0 to 0.9.0, with Minerva's normalisation (2206.14858). `dapo`, of verl 0.9.1, also reads
+a `\boxed{}` in the last 100 characters. Both gave verl's own scores on 60,000 made answers.
 
 ## Time and hostile answers
 
 {speed}
 
-Every answer gets a status, and none ends a run. `timeout` is over the limits or twice a crash; `error` is a failure of
-the scorer, with a `RuntimeWarning`.
+No answer ends a run. `timeout` is over the limits or twice a crash; `error` a failure of the scorer.
 
 ## Where scorers disagree
 

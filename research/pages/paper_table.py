@@ -55,10 +55,17 @@ class Cell:
 def cells() -> tuple[Cell, ...]:
     with DIGITS.open(encoding="utf-8") as file:
         return tuple(
-            Cell(SHORT[r["model"]], r["method"], r["data"], float(r["mean"]), float(r["pass"]), r["bold_mean"] == "1",
-                 r["bold_pass"] == "1")
+            Cell(
+                SHORT[r["model"]],
+                r["method"],
+                r["data"],
+                float(r["mean"]),
+                float(r["pass"]),
+                r["bold_mean"] == "1",
+                r["bold_pass"] == "1",
+            )
             for r in csv.DictReader(file)
-        )  # fmt: skip
+        )
 
 
 def single() -> list[Cell]:
@@ -184,13 +191,11 @@ def grids_text() -> str:
     log_p, log_third = (math.log10(chance_of_so_many(x, len(means) - len(off))) for x in (chances, third))
     others = ", ".join(f"{c.name} {c.mean:.2f}" + (" (cut off, not rounded)" if of_truncation(c) else "") for c in off)
     return (
-        f"With {SAMPLES} samples of 30 problems, mean@32 of one run is k / 960; of 40 problems, k / 1280. "
-        f"**{len(means) - len(off)} of the {len(means)} cells of mean@32 are such numbers.** Of all numbers with two "
-        f"decimals {100 * chance_of_grid(960):.1f}% and {100 * chance_of_grid(1280):.1f}% are: by chance so many would be "
-        f"with probability $10^{{{log_p:.0f}}}$. If they were means over three runs, one in {1 / np.mean(third):.1f} would "
-        f"be: $10^{{{log_third:.0f}}}$. The others: {others}.\n\n"
-        "So the numbers are those of one evaluation of one checkpoint. The text says that all experiments were "
-        "repeated three times; no spread is reported."
+        f"mean@32 of one run is k / 960 for 30 problems, k / 1280 for 40. **{len(means) - len(off)} of the {len(means)} "
+        f"cells are such numbers.** Of all numbers with two decimals {100 * chance_of_grid(960):.1f}% and "
+        f"{100 * chance_of_grid(1280):.1f}% are: by chance so many would be with probability $10^{{{log_p:.0f}}}$. Of means "
+        f"over three runs one in {1 / np.mean(third):.1f} would be: $10^{{{log_third:.0f}}}$. The others: {others}.\n\n"
+        "So the numbers are those of one evaluation of one checkpoint."
     )
 
 
@@ -204,42 +209,33 @@ def pass_text() -> str:
         f"{'-'.join(map(str, solved(cell('3B', method, 'AIME2024'))))} under {method}" for method in (GRPO, BAND)
     )
     return (
-        "pass@32 from 32 samples is the share of problems with a right sample: k / 30 or k / 40. "
+        "From 32 samples the share of problems with a right one is k / 30 or k / 40. "
         f"**Only {len(on)} of the {len(passes)} cells are such numbers** ({len(full)} of them are 95.00), and {len(three)} "
-        "could be means over three runs. They are what verl logs as best@32/mean: draws with replacement. A problem with 1, "
-        f"2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or {one[3]:.3f} there, not 1. So the "
-        "column grows with the *number* of right samples. If it is that, 3B solved, of AIME2024's 30 problems, "
-        f"{few}."
+        "could be means over three runs. They are what verl logs as best@32/mean, draws with replacement: a problem with 1, "
+        f"2, 3 or 8 right samples of 32 counts {one[0]:.3f}, {one[1]:.3f}, {one[2]:.3f} or {one[3]:.3f}, not 1. If it is "
+        f"that, 3B solved, of AIME2024's 30 problems, {few}."
     )
 
 
 def errors_text() -> str:
-    rows, over, sure = [], 0, 0
+    beyond, count, sure = [], 0, 0
     for m in models():
         for d in PROBLEMS:
             band = cell(m, BAND, d)
-            row: list[object] = [f"{m} {d}"]
             for other in (GRPO, HIGHER, RELAXED):
                 base = cell(m, other, d)
-                gap, sampling, population = (
-                    band.mean - base.mean,
-                    sampling_error(band, base),
-                    population_error(band, base),
-                )
-                star = "*" if abs(gap) > 1.96 * sampling else ""
-                over += abs(gap) > 1.96 * sampling
-                sure += abs(gap) > 1.96 * population
-                row.append(f"{signed(gap)}{star} ± {1.96 * sampling:.1f}")
-            rows.append(row)
+                gap, half = band.mean - base.mean, 1.96 * sampling_error(band, base)
+                count += 1
+                sure += abs(gap) > 1.96 * population_error(band, base)
+                if abs(gap) > half:
+                    beyond.append(f"{m} {d} over {other} {signed(gap)} ± {half:.2f}")
     return (
-        "*Sampling*: the same checkpoints answer the same problems again. This error can be bounded from the digits; it is "
-        "largest if all problems are equally hard. *Problems*: other problems of the kind. That error is at most "
-        f"{math.sqrt(SAMPLES):.1f} times as large; counts by problem, which are not published, would tell how much less. "
-        "Training runs add to both.\n\nBand 0.05 minus the others, in points of mean@32, with 1.96 of the largest standard "
-        "error of sampling; a star: larger than sampling explains.\n\n"
-        + table(["", "GRPO", "Clip-Higher", "Relaxed Band"], rows)
-        + f"\n\n**{over} of {3 * len(rows)} differences are larger than sampling explains** (of {3 * len(rows)} without any "
-        f"difference up to {0.05 * 3 * len(rows):.1f} would be), {sure} larger than problems may."
+        "*Sampling*: the same checkpoints answer the same problems again. This error can be bounded from the digits. "
+        f"*Problems*: other problems of the kind. That error is at most {math.sqrt(SAMPLES):.1f} times as large. Training "
+        "runs add to both.\n\n"
+        f"**{len(beyond)} of {count} differences of Band 0.05 in mean@32 are larger than sampling explains** (of {count} without any "
+        f"difference up to {0.05 * count:.1f} would be), {sure} larger than problems may. With 1.96 of the largest standard "
+        f"error: {', '.join(beyond)}."
     )
 
 
@@ -259,7 +255,7 @@ def sign_of_all() -> str:
     wins = [gap for other in (GRPO, HIGHER, RELAXED) for gap in gaps(BAND, other).values()]
     smallest = {name: gap for name, gap in gaps(BAND, HIGHER).items() if gap < 0.35}
     return (
-        f"{sum(g > 0 for g in wins)} of {len(wins)} differences are above 0. The smallest over Clip-Higher are "
+        f"{sum(g > 0 for g in wins)} of {len(wins)} differences are above 0, the smallest over Clip-Higher by "
         f"{', '.join(str(round(g * grid_of(cell(*_place(n, HIGHER))) / 100)) for n, g in smallest.items())} samples."
     )
 
@@ -296,61 +292,59 @@ def worse_in_pass() -> str:
     level = sum(gap == 0 for other in (HIGHER, RELAXED) for gap in gaps(BAND, other, what="best").values())
     best = {d: cell("7B", f"Band {d}", "Average").best for d in ("0.03", "0.05")}
     return (
-        f"On average yes. Behind in {len(lost)} of 24 cells, by up to {-min(lost.values()):.2f}; level in {level}. With radius "
+        f"on average; behind in {len(lost)} of 24 cells, by up to {-min(lost.values()):.2f}, level in {level}. With radius "
         f"0.03, 7B has the best average, {best['0.03']:.2f} against {best['0.05']:.2f}."
     )
 
 
 CLAIMS = (
     Claim(
-        "BandPO consistently outperforms all baselines in mean@32",
+        "consistently outperforms all baselines in mean@32",
         sign_of_all,
         HOLDS,
     ),
     Claim(
-        "improves mean@32 by at least 2.0 points over GRPO across all settings",
-        lambda: f"Averages: {of_average(BAND, GRPO)}. {len(below(2.0, BAND, GRPO))} of 12 benchmarks are below 2.",
+        "at least 2.0 points over GRPO across all settings",
+        lambda: f"averages {of_average(BAND, GRPO)}; {len(below(2.0, BAND, GRPO))} of 12 benchmarks are below 2.",
         PARTLY,
     ),
     Claim(
-        "a notable gain of ~10 points on the Qwen2.5-3B AMC2023 task",
+        "~10 points on the Qwen2.5-3B AMC2023 task",
         lambda: f"{signed(gaps(BAND, GRPO)['3B AMC2023'])} over GRPO.",
         PARTLY,
     ),
     Claim(
-        "GRPO w/ Clip-Higher suffers ... on the 7B AIME benchmarks (dropping 1-2 points)",
+        "Clip-Higher suffers ... on the 7B AIME benchmarks (dropping 1-2 points)",
         lambda: (
             listed({n: g for n, g in gaps(HIGHER, GRPO).items() if n.startswith("7B AIME")})
-            + f"; 1.96 of the largest error of sampling is {1.96 * sampling_error(cell('7B', HIGHER, 'AIME2024'), cell('7B', GRPO, 'AIME2024')):.1f}."
+            + f"; sampling alone moves it by up to {1.96 * sampling_error(cell('7B', HIGHER, 'AIME2024'), cell('7B', GRPO, 'AIME2024')):.1f}."
         ),
         PARTLY,
     ),
     Claim(
-        "the 1.5B GRPO baseline ... consistently collapsing around training step 340",
+        "1.5B GRPO ... consistently collapsing around training step 340",
         lambda: (
-            f"Its row, headed 800 steps, has averages {cell('1.5B', GRPO, 'Average').mean:.2f} and "
-            f"{cell('1.5B', GRPO, 'Average').best:.2f}: no collapse. Which checkpoint it is, is not said."
+            f"its row, headed 800 steps, has averages {cell('1.5B', GRPO, 'Average').mean:.2f} and "
+            f"{cell('1.5B', GRPO, 'Average').best:.2f}: no collapse. Of which checkpoint is not said."
         ),
         OPEN,
     ),
     Claim(
-        "BandPO substantially lifts pass@32 (e.g., a 28.9% relative gain on 3B)",
+        "lifts pass@32 (e.g., a 28.9% relative gain on 3B)",
         lambda: (
             f"{relative('3B', BAND, GRPO, 'best'):.1f}% over GRPO, {relative('3B', BAND, HIGHER, 'best'):.1f}% over "
             "Clip-Higher, in verl's best@32."
         ),
         PARTLY,
     ),
-    Claim("and consistently surpasses heuristic baselines like Clip-Higher and Relaxed-Band", worse_in_pass, PARTLY),
+    Claim("consistently surpasses ... Clip-Higher and Relaxed-Band", worse_in_pass, PARTLY),
     Claim(
-        "this heuristic relaxation leads to consistent overall performance degradation",
-        lambda: (
-            f"Relaxed minus Band, averages: mean {of_average(RELAXED, BAND)}; pass {of_average(RELAXED, BAND, 'best')}."
-        ),
+        "relaxation leads to consistent overall performance degradation",
+        lambda: f"averages from Band: mean {of_average(RELAXED, BAND)}; pass {of_average(RELAXED, BAND, 'best')}.",
         HOLDS,
     ),
     Claim(
-        "For larger models (7B/8B) ... ~0.5 decrease in average mean@32 and ... 3 points in pass@32 on AIME 2025",
+        "(7B/8B) ... ~0.5 decrease in average mean@32 and ... 3 points in pass@32 on AIME 2025",
         lambda: (
             f"mean {', '.join(signed(gaps(RELAXED, BAND, ['Average'])[f'{m} Average']) for m in ('7B', '8B'))}; AIME2025 "
             f"{', '.join(signed(gaps(RELAXED, BAND, what='best')[f'{m} AIME2025']) for m in ('7B', '8B'))}."
@@ -358,23 +352,22 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "the 1.5B model suffers a drop of nearly 8 points in pass@32 on AIME 2024, ... the 3B model ... roughly 3 points in "
-        "mean@32 on AMC 2023",
+        "1.5B ... nearly 8 points in pass@32 on AIME 2024, ... 3B ... roughly 3 points in mean@32 on AMC 2023",
         lambda: (
             f"{signed(gaps(RELAXED, BAND, what='best')['1.5B AIME2024'])} and {signed(gaps(RELAXED, BAND)['3B AMC2023'])}."
         ),
         PARTLY,
     ),
     Claim(
-        "delta = 0.05 consistently yields superior performance in terms of mean@32 for both model sizes",
+        "delta = 0.05 consistently yields superior performance ... for both model sizes",
         lambda: (
-            f"Averages: {radii('mean')}. Of 12 single cells, "
+            f"averages {radii('mean')}. Of 12 single cells, "
             f"{sum(g > 0 for d in ('0.03', '0.10') for n, g in radius_gaps(d).items())} are above 0, one is a tie."
         ),
         HOLDS,
     ),
     Claim(
-        "For the 3B model, the optimal delta = 0.05 outperforms ... by approximately 10% in mean@32 and 5% in pass@32",
+        "3B ... outperforms ... by approximately 10% in mean@32 and 5% in pass@32",
         lambda: (
             f"mean +{relative('3B', BAND, 'Band 0.03', 'mean'):.1f}% and +{relative('3B', BAND, 'Band 0.10', 'mean'):.1f}%; "
             f"pass +{relative('3B', BAND, 'Band 0.03', 'best'):.1f}% and "
@@ -383,17 +376,16 @@ CLAIMS = (
         PARTLY,
     ),
     Claim(
-        "the 7B model ... fluctuations across the three delta settings confined to a narrow margin of 2-3%",
+        "7B ... fluctuations ... confined to a narrow margin of 2-3%",
         lambda: (
             f"mean: {relative('7B', BAND, 'Band 0.03', 'mean'):.1f}%; pass: "
-            f"{relative('7B', 'Band 0.03', 'Band 0.10', 'best'):.1f}% from the highest to the lowest, and the highest is not "
-            "0.05."
+            f"{relative('7B', 'Band 0.03', 'Band 0.10', 'best'):.1f}% from highest to lowest, and the highest is not 0.05."
         ),
         PARTLY,
     ),
     Claim(
         "All experiments are repeated three times",
-        lambda: "No spread and no test is reported, and the cells are those of single evaluations.",
+        lambda: "no spread is reported, and the cells are of single evaluations.",
         OPEN,
     ),
 )
@@ -413,23 +405,25 @@ def sign_text() -> str:
     p = 2 * 0.5 ** len(gap)
     by_model = {m: np.mean([g for n, g in gap.items() if n.startswith(m)]) for m in models()}
     return (
-        f"All {len(gap)} differences to Clip-Higher have the same sign. Were they independent, that would have p = {p:.1g}. "
-        "But the three of one model share a training run. The independent facts are the four models, "
+        f"All {len(gap)} differences to Clip-Higher have the same sign: p = {p:.1g}, were they independent. But the three of "
+        "one model share a training run. Four models are independent, "
         f"{', '.join(f'{m} {signed(float(v))}' for m, v in by_model.items())} on average: p = {2 * 0.5**4:.3f} by signs, the "
-        "least that four can give. How checkpoints were chosen is not said. Counts by problem (`bandpo compare`) or three "
-        "runs of each (`bandpo table`) would settle it."
+        "least that four can give. Counts by problem or three runs of each would settle it."
     )
 
 
+def claims_of(verdict: str) -> str:
+    items = (f"- “{claim.text}”: {claim.digits()}" for claim in CLAIMS if claim.verdict == verdict)
+    return "\n".join(textwrap.fill(item, 158, subsequent_indent="  ") for item in items)
+
+
 def page() -> str:
-    claims = table(["the text says", "the digits say", "verdict"],
-                   [[f"“{c.text}”", c.digits(), f"**{c.verdict}**"] for c in CLAIMS])  # fmt: skip
-    claims = claims.replace("|:--|--:|--:|", "|:--|:--|:--|")
+    claims = "\n\n".join(f"**{verdict.capitalize()}**:\n\n{claims_of(verdict)}" for verdict in (HOLDS, PARTLY, OPEN))
     text = f"""# The paper's Table 1, re-read from its digits
 
-In all: **holds in part**. BandPO is ahead in every mean@32 of the table. Most single differences are within what sampling alone can explain. The digits are those of single evaluations, and "pass@32" is verl's bootstrap.
+In all: **holds in part**. BandPO is ahead in every mean@32, mostly by what sampling alone can explain. The digits are those of single evaluations, and "pass@32" is verl's bootstrap.
 
-Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv). It says what can be known from the table alone, and not that the method does not work.
+Written by `python research/pages/paper_table.py` from [the digits as printed](paper_table.csv), which cannot say that the method does not work.
 
 ## One run
 
@@ -452,13 +446,14 @@ All {2 * len([c for c in cells() if c.data == "Average"])} averages are the mean
 {claims}
 """
     return (
-        "\n\n".join(block if block[0] in "|#" else textwrap.fill(block, 150) for block in text.strip().split("\n\n"))
+        "\n\n".join(block if block[0] in "|#-" else textwrap.fill(block, 158) for block in text.strip().split("\n\n"))
         + "\n"
     )
 
 
 def main() -> int:
-    if wrong := average_faults():
+    wrong = average_faults()
+    if wrong:
         print(*wrong, sep="\n", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")

@@ -38,10 +38,18 @@ MODEL, PUBLIC = "SmolLM2-135M, each rule at its best learning rate", "public run
 Point = dict[str, Any]
 _INK, _FAINT, _MARKERS = "#1f2328", "#8c959f", "os^D"
 _LOOK: dict[Any, Any] = {
-    "text.color": _INK, "axes.edgecolor": _FAINT, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
-    "axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "legend.frameon": False,
-    "svg.hashsalt": "bandpo", "svg.fonttype": "none",
-}  # fmt: skip
+    "text.color": _INK,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "bandpo",
+    "svg.fonttype": "none",
+}
 
 
 def points() -> list[Point]:
@@ -61,10 +69,18 @@ def _of_grid(grid: str) -> Iterator[Point]:
         told = own[row["world"], row["rule"]] if rate == "own" else row
         coverage = "harder" if float(row["harder"]) else None
         yield {
-            "kind": kind, "run": row["world"], "rule": row["rule"], "against": "no clip", "clipped": f"{clipped:.3g}",
-            "counted": "clipped", **_moved(told, "final", "pass1"), **_moved(told, coverage, "coverage"),
-            **_moved(told, "entropy", "entropy"), "note": "", "source": f"research/grids/{grid}.csv",
-        }  # fmt: skip
+            "kind": kind,
+            "run": row["world"],
+            "rule": row["rule"],
+            "against": "no clip",
+            "clipped": f"{clipped:.3g}",
+            "counted": "clipped",
+            **_moved(told, "final", "pass1"),
+            **_moved(told, coverage, "coverage"),
+            **_moved(told, "entropy", "entropy"),
+            "note": "",
+            "source": f"research/grids/{grid}.csv",
+        }
 
 
 def _moved(row: Mapping[str, str], name: str | None, column: str) -> dict[str, str]:
@@ -85,11 +101,17 @@ def _of_smollm2() -> Iterator[Point]:
         clipped = 100 * float(np.mean([float(by_seed[seed]["clipped"]) for seed in seeds]))
         if rule != "no clip":
             yield {
-                "kind": MODEL, "run": f"SmolLM2, {uses} epoch{'s' * (uses != '1')}", "rule": rule, "against": "no clip",
-                "clipped": f"{clipped:.3g}", "counted": "outside", "pass1": f"{gap:.3g}",
-                "pass1_half_width": f"{half:.3g}", "note": f"{len(seeds)} pairs of seeds",
+                "kind": MODEL,
+                "run": f"SmolLM2, {uses} epoch{'s' * (uses != '1')}",
+                "rule": rule,
+                "against": "no clip",
+                "clipped": f"{clipped:.3g}",
+                "counted": "outside",
+                "pass1": f"{gap:.3g}",
+                "pass1_half_width": f"{half:.3g}",
+                "note": f"{len(seeds)} pairs of seeds",
                 "source": "research/measurements/smollm2_reuse.csv",
-            }  # fmt: skip
+            }
 
 
 def _of_public_runs() -> Iterator[Point]:
@@ -152,8 +174,15 @@ def _name(ax: Any, all_points: Sequence[Point]) -> None:
 
 FORGIVING = ("GRPO", "Clip-Higher", "Clip .2/1", "Band-KL .05")
 SIDES = (
-    "upper .2 alone", "lower .2 alone", "GRPO", "Clip-Higher", "Band-KL .05", "Band-KL .005", "bonus .05", "bonus .01",
-)  # fmt: skip
+    "upper .2 alone",
+    "lower .2 alone",
+    "GRPO",
+    "Clip-Higher",
+    "Band-KL .05",
+    "Band-KL .005",
+    "bonus .05",
+    "bonus .01",
+)
 
 
 def at_rates(factor: float) -> dict[str, dict[str, Mapping[str, str]]]:

@@ -25,10 +25,29 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "research" / "contests"
 RATES = ROOT / "research" / "measurements" / "reuse_rates.csv"
 COLUMNS = (
-    "id", "contest", "world", "control", "uses", "mini-batches", "rule", "setting", "reward", "low", "high",
-    "difference", "difference low", "difference high", "from", "p (Holm)", "outside %", "lost %", "half", "seeds",
-    "settings tried", "at an edge",
-)  # fmt: skip
+    "id",
+    "contest",
+    "world",
+    "control",
+    "uses",
+    "mini-batches",
+    "rule",
+    "setting",
+    "reward",
+    "low",
+    "high",
+    "difference",
+    "difference low",
+    "difference high",
+    "from",
+    "p (Holm)",
+    "outside %",
+    "lost %",
+    "half",
+    "seeds",
+    "settings tried",
+    "at an edge",
+)
 GONE = 0.05  # below this P("work") at the end, the rare strategy is lost
 _DIGITS = 4
 _TOLD = ("family", "point", "searched", "more", "edges", "chosen_with", "p_adjusted")
@@ -201,12 +220,24 @@ def as_csv(some: Sequence[Kept]) -> str:
         pair = Pair(one, base) if base else None
         ends = [f"{x:.3f}" for x in one.value] + ([f"{x:+.3f}" for x in pair.difference] if pair else [""] * 3)
         p = one.told["p_adjusted"]
-        writer.writerow([
-            one.id, *one.place, *shape(one), one.told["family"], one.setting, *ends,
-            base.told["family"] if base else "", "" if p is None or not pair else f"{p:.4f}",
-            one.outside, f"{100 * one.row['lost'] / len(one.final):.1f}", f"{one.row['half']:.1f}",
-            one.row["seeds"][1], one.told["searched"] + one.told["more"], "yes" if one.told["edges"] else "",
-        ])  # fmt: skip
+        writer.writerow(
+            [
+                one.id,
+                *one.place,
+                *shape(one),
+                one.told["family"],
+                one.setting,
+                *ends,
+                base.told["family"] if base else "",
+                "" if p is None or not pair else f"{p:.4f}",
+                one.outside,
+                f"{100 * one.row['lost'] / len(one.final):.1f}",
+                f"{one.row['half']:.1f}",
+                one.row["seeds"][1],
+                one.told["searched"] + one.told["more"],
+                "yes" if one.told["edges"] else "",
+            ]
+        )
     return made.getvalue()
 
 

@@ -9,12 +9,10 @@ are never held: they are made, or read, for a few tokens at a time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from bandpo.band.divergences import Divergence
 from bandpo.band.divergences import divergence as lookup
@@ -29,11 +27,6 @@ def full_divergence(
     *,
     weight: Tensor | None = None,
     old_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    old_bias: Tensor | None = None,
-    temperature: float = 1.0,
-    softcap: float | None = None,
-    response_mask: Tensor | None = None,
     chunk: int = 64,
 ) -> Tensor:
     """D_f(pi || pi_old) = sum_y pi_old(y) f(pi(y) / pi_old(y)) over the vocabulary, for each token.
@@ -50,18 +43,13 @@ def full_divergence(
         divergence: a registered name or a `Divergence`.
         weight: (V, H), the output matrix; None if the states are logits.
         old_weight: that of the old policy; None if it is the same.
-        bias: (V,), or None.
-        old_bias: that of the old policy; None if it is the same.
-        temperature: what the logits are divided by: that of the sampler.
-        softcap: c > 0; the logits are c tanh(logits / c) before the temperature.
-        response_mask: (...), bool or 0/1; elsewhere the result is 0, and nothing is computed.
         chunk: tokens at a time. The peak is about eight float64 tensors of (chunk, V).
 
     Returns:
         The divergence at each token, of the shape of the states without their last dimension, in at least float32.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, an unknown divergence, a number out of range.
+        ValueError: shapes or dtypes that do not fit, an unknown divergence.
 
     Of three words the one that was drawn kept its probability, and the other two changed places:
 
@@ -72,20 +60,19 @@ def full_divergence(
     >>> print(f"{one_token:.1f} {full_divergence(new, old, 'tv'):.1f}")
     0.0 0.3
     """
-    old_weight, old_bias = weight if old_weight is None else old_weight, bias if old_bias is None else old_bias
+    old_weight = weight if old_weight is None else old_weight
     kind = lookup(divergence)
-    for name, x, of in (("states", states, weight), ("old_states", old_states, old_weight)):
-        _check_states(name, x, of, temperature, softcap)
+    _check_states("states", states, weight)
+    _check_states("old_states", old_states, old_weight)
     if states.shape[:-1] != old_states.shape[:-1] or (weight is None and states.shape != old_states.shape):
         raise ValueError(f"old_states must be {tuple(states.shape)} like states, got {tuple(old_states.shape)}")
     if weight is not None and old_weight is not None and len(weight) != len(old_weight):
         raise ValueError(f"old_weight must have the {len(weight)} rows of weight, got {len(old_weight)}")
 
     def of_part(new: Tensor, old: Tensor) -> Tensor:
-        log_q = _log_probs(new, weight, bias, temperature, softcap)
-        return _divergence(log_q, _log_probs(old, old_weight, old_bias, temperature, softcap), kind)
+        return _divergence(_log_probs(new, weight), _log_probs(old, old_weight), kind)
 
-    return _by_parts(of_part, [states, old_states], response_mask, chunk)
+    return _by_parts(of_part, [states, old_states], chunk)
 
 
 @torch.no_grad()
@@ -96,10 +83,6 @@ def top_k_divergence(
     divergence: str | Divergence = "kl",
     *,
     weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    temperature: float = 1.0,
-    softcap: float | None = None,
-    response_mask: Tensor | None = None,
     chunk: int = 64,
 ) -> Tensor:
     """D_f(pi || pi_old) over k tokens and the rest of the vocabulary as one more token, at each token.
@@ -116,20 +99,16 @@ def top_k_divergence(
         old_logps: (..., k), log pi_old of these tokens.
         divergence: a registered name or a `Divergence`.
         weight: (V, H), the output matrix; None if the states are logits.
-        bias: (V,), or None.
-        temperature: what the logits are divided by: that of the sampler.
-        softcap: see `full_divergence`.
-        response_mask: (...), bool or 0/1; elsewhere the result is 0, and nothing is computed.
         chunk: tokens at a time.
 
     Returns:
         The divergence at each token, of the shape of the states without their last dimension, in at least float32.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, an unknown divergence, a number or a token out of range.
+        ValueError: shapes or dtypes that do not fit, an unknown divergence, a token out of range.
     """
     kind = lookup(divergence)
-    _check_states("states", states, weight, temperature, softcap)
+    _check_states("states", states, weight)
     size = states.shape[-1] if weight is None else len(weight)
     if tokens.shape[:-1] != states.shape[:-1] or tokens.dtype != torch.int64 or not tokens.shape[-1]:
         expected = f"int64 {(*states.shape[:-1], 'k')}"
@@ -139,10 +118,9 @@ def top_k_divergence(
         raise ValueError(f"old_logps must be floating point {tuple(tokens.shape)} like tokens, got {got}")
 
     def of_part(rows: Tensor, some: Tensor, old: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and bool(((some < 0) | (some >= size)).any()):
+        if bool(((some < 0) | (some >= size)).any()):
             raise ValueError(f"tokens must be in [0, {size}), got {some.min().item()} to {some.max().item()}")
-        log_q, log_p = _log_probs(rows, weight, bias, temperature, softcap), working_copy(old)
-        some = some.to(log_q.device)
+        log_q, log_p = _log_probs(rows, weight), working_copy(old)
         again = (some[..., None] == some[..., None, :]).tril(-1).any(-1)
         rest = log_q.scatter(-1, some, -torch.inf).logsumexp(-1, keepdim=True)
         log_p, log_q = (torch.where(again, -torch.inf, x) for x in (log_p, log_q.gather(-1, some)))
@@ -151,30 +129,18 @@ def top_k_divergence(
         old_rest = torch.where(is_all, -torch.inf, old_rest)
         return _divergence(torch.cat([log_q, rest], -1), torch.cat([log_p, old_rest], -1), kind)
 
-    return _by_parts(of_part, [states, tokens, old_logps], response_mask, chunk)
+    return _by_parts(of_part, [states, tokens, old_logps], chunk)
 
 
-def _by_parts(
-    of_part: Callable[..., Tensor], tensors: list[Tensor], response_mask: Tensor | None, chunk: int
-) -> Tensor:
-    """What `of_part` makes of the tensors' rows, some at a time; 0 outside the mask."""
-    shape, device = tensors[0].shape[:-1], tensors[0].device
-    if not isinstance(chunk, int) or chunk < 1:
-        raise ValueError(f"chunk must be an int of at least 1, got {chunk!r}")
-    if response_mask is not None and response_mask.shape != shape:
-        raise ValueError(f"response_mask must be {tuple(shape)} like the states, got {tuple(response_mask.shape)}")
-    rows = [x.reshape(-1, x.shape[-1]) for x in tensors]
-    out = torch.zeros(len(rows[0]), dtype=output_dtype(tensors[0]), device=device)
-    where = torch.arange(len(out), device=device) if response_mask is None else response_mask.flatten().nonzero()[:, 0]
-    for part in where.split(chunk):
-        out[part] = of_part(*(x[part] for x in rows)).to(out)
-    return out.view(shape)
+def _by_parts(of_part: Callable[..., Tensor], tensors: list[Tensor], chunk: int) -> Tensor:
+    """What `of_part` makes of the tensors' rows, some at a time."""
+    parts = zip(*(x.reshape(-1, x.shape[-1]).split(chunk) for x in tensors), strict=True)
+    return torch.cat([of_part(*part) for part in parts]).to(output_dtype(tensors[0])).view(tensors[0].shape[:-1])
 
 
-def _log_probs(
-    rows: Tensor, weight: Tensor | None, bias: Tensor | None, temperature: float, softcap: float | None
-) -> Tensor:
-    return working_copy(logits_of(rows, weight, bias, temperature, softcap)).log_softmax(-1)
+def _log_probs(rows: Tensor, weight: Tensor | None) -> Tensor:
+    logits = rows if weight is None else rows @ weight.T
+    return working_copy(logits).log_softmax(-1)
 
 
 def _divergence(log_q: Tensor, log_p: Tensor, kind: Divergence) -> Tensor:
@@ -184,27 +150,12 @@ def _divergence(log_q: Tensor, log_p: Tensor, kind: Divergence) -> Tensor:
     return (held.exp() * kind.generator(log_q - held)).sum(-1)
 
 
-def _check_states(name: str, x: Tensor, weight: Tensor | None, temperature: float, softcap: float | None) -> None:
+def _check_states(name: str, x: Tensor, weight: Tensor | None) -> None:
     if not x.is_floating_point() or x.dim() < 1:
         raise ValueError(f"{name} must be floating point (..., V), got {x.dtype} {tuple(x.shape)}")
     if weight is not None and (weight.dim() != 2 or weight.shape[1] != x.shape[-1]):
         raise ValueError(
             f"{name} must be (..., H) with a weight of (V, H), got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
-    if weight is not None and weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+    if weight is not None and weight.dtype != x.dtype:
         raise ValueError(f"the weight of {name} must be {x.dtype} like these, got {weight.dtype}")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap must be positive and finite or None, got {softcap!r}")
-
-
-def logits_of(
-    rows: Tensor, weight: Tensor | None, bias: Tensor | None, temperature: float, softcap: float | None
-) -> Tensor:
-    """A tensor of its own, in at least float32, which the caller may write to; without a weight the rows are logits."""
-    dtype = output_dtype(rows)
-    logits = rows.to(dtype, copy=True) if weight is None else linear(rows, weight, bias).to(dtype)
-    if softcap is not None:
-        logits = logits.div_(softcap).tanh_().mul_(softcap)
-    return logits.div_(temperature)

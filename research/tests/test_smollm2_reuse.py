@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import recipe
 import yaml
+from commands import missing
 from scripts import ROOT
 
 from bandpo import clipping
@@ -17,7 +18,9 @@ from bandpo_runs import toy
 from bandpo_runs.statistics.intervals import training_runs
 from research.csv_rows import read_rows, write_rows
 from research.measurements import smollm2_reuse
-from research.measurements.smollm2_reuse import chosen, left, task_of
+from research.measurements.smollm2_reuse import chosen, left, minus_no_clip, task_of
+
+GRPO = "GRPO 0.2/0.2"
 
 
 def of_odd_length(completions, answer, **columns):
@@ -90,18 +93,8 @@ def test_rates_far_behind_are_given_up_and_fresh_seeds_judge(add, capsys):
     assert capsys.readouterr().out == "no clip, 1 uses, learning rate 1e-05, 1 seeds, right 0.500\n"
 
 
-def differences(uses):
-    """Return by rule how many seeds it shares with no clip, counted from the first, and the difference's ends."""
-    by_rule = smollm2_reuse.judged(uses)
-    ends = {}
-    for rule in [*smollm2_reuse.RULES][1:]:
-        seeds = sorted(set(by_rule[rule]) & set(by_rule["no clip"]))
-        assert seeds == [*range(100, 100 + len(seeds))]
-        ends[rule] = (
-            len(seeds),
-            [float(x) for x in re.findall(r"[+-][.\d]+", smollm2_reuse.minus_no_clip(rule, by_rule))],
-        )
-    return ends
+def absent(page, *parts):
+    return missing((ROOT / page).read_text(encoding="utf-8"), *parts)
 
 
 def rewards_minus_no_clip(uses):
@@ -110,79 +103,44 @@ def rewards_minus_no_clip(uses):
     return [training_runs([x - none[seed] for seed, x in each.items()]).interval(low=-1.0) for each in others]
 
 
-def assert_in(page, sentence):
-    assert sentence in (ROOT / page).read_text(encoding="utf-8")
+@pytest.mark.parametrize("uses", [1, 8])
+def test_the_table_of_the_page_is_that_of_the_rows(uses):
+    lines, values = [], smollm2_reuse.judged(uses)
+    for rule, by_seed in values.items():
+        assert sorted(by_seed) == [*range(100, 100 + len(by_seed))]
+        gap = "" if rule == "no clip" else f"{minus_no_clip(rule, values)} "
+        lines.append(f"| {rule} | {uses} | {len(by_seed)} | {100 * statistics.fmean(by_seed.values()):.0f} % | {gap}|")
+    assert len(lines) == 4
+    assert absent("research/pages/smollm2.md", *lines) == []
 
 
-def test_the_report_says_what_the_rows_of_one_use_say():
-    (seeds, grpo), (same, weighted), (more, band) = differences(1).values()
-    assert same == seeds
-    ends = (grpo, weighted, band)
-    assert all(low < 0 < high for _, low, high in ends)
-    most, halves = max(abs(one[0]) for one in ends), sorted((high - low) / 2 for _, low, high in ends)
-    sentence = f"on {seeds} seeds GRPO's `0.2` and the weighted clip (`0.98` to `2`, with the weight), on {more} "
-    sentence += f"Band-KL `0.05` end at most {most:.3f} from no clip in right answers, none significantly "
-    sentence += f"(± {halves[0]:.2f} to {halves[-1]:.2f}); in mean reward over the training both clips trail"
-    assert_in("research/pages/smollm2.md", sentence)
-    grpo, weighted, band = rewards_minus_no_clip(1)
-    assert grpo.high < 0
-    assert weighted.high < 0
-    assert band.low < 0 < band.high
-    assert 0.02 < statistics.fmean(smollm2_reuse.judged(1, "clipped")["GRPO 0.2/0.2"].values()) < 0.05
-    assert_in("research/pages/smollm2.md", "though under GRPO's clip a few percent of tokens are outside their bounds")
-
-
-def test_pages_say_what_the_rows_of_eight_uses_say():
-    ends_of_rules = differences(8).values()
-    (seeds,) = {count for count, _ in ends_of_rules}
-    (clip, *around), (_, low, high), (band, *ends) = (each for _, each in ends_of_rules)
-    assert around[1] < 0
-    assert low < 0 < high
-    assert ends[1] < 0
+def test_pages_say_what_the_rows_say():
+    (grpo, weighted, band), (_, above, _) = map(rewards_minus_no_clip, (1, 8))
+    assert max(grpo.high, weighted.high) < 0 < band.high
+    assert above.low > 0
+    outside = [statistics.fmean(smollm2_reuse.judged(uses, "clipped")[GRPO].values()) for uses in (1, 8)]
+    assert outside == pytest.approx([0.03, 0.5], rel=0.2)
+    assert chosen(GRPO, 8) == 16 * chosen("no clip", 8)
     assert clipping.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
-    half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
-    assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
-    assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
-    assert_in("research/pages/smollm2.md", "no clip's rate was a sixteenth of GRPO's")
-    grpo, weighted, level = rewards_minus_no_clip(8)
-    assert weighted.low > 0
-    middle, half_width = (weighted.high + weighted.low) / 2, (weighted.high - weighted.low) / 2
-    sentence = f"the weighted clip was {middle:.3f} ± {half_width:.3f} above no clip's, on 16 of 16"
-    assert_in("research/pages/smollm2.md", sentence)
-    assert all(one.low < 0 < one.high for one in (grpo, level))
-    sentence = (
-        f"on {seeds} seeds, GRPO's `0.2` ends {clip:+.2f} ± {half:.2f} from no clip in right answers (half of its "
-    )
-    sentence += f"tokens outside their bounds), Band-KL `0.05` {band:+.2f} ± {band_half:.2f}, "
-    sentence += "the weighted clip not significantly"
-    assert_in("research/pages/smollm2.md", sentence)
-    sentence = f"GRPO's clip scored {-clip:.2f} ± {half:.2f} below no clip, and Band-KL `0.05` "
-    sentence += f"{-band:.2f} ± {band_half:.2f} below"
-    assert_in("docs/report/index.md", sentence)
-    sentence = f"It took {seeds} seeds to know SmolLM2's differences from no clip to {half:.2f} "
-    sentence += f"(GRPO's) and {(high - low) / 2:.2f} (the weighted clip's) to each side (8 epochs)"
-    assert_in("research/pages/smollm2.md", sentence)
-    none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
-    sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
-    assert_in("README.md", sentence)
-    assert_in("README.md", "the best rate without a clip was a sixteenth of GRPO's")
-    sentence = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
-    sentence += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
-    assert_in("research/pages/smollm2.md", f"{sentence}three seeds chose")
-    assert smollm2_reuse.ROUNDS[8] == 6
+    rates = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in ("no clip", GRPO)]
+    said = f"{(above.high + above.low) / 2:.3f} ± {(above.high - above.low) / 2:.3f} above", "a sixteenth of GRPO's"
+    ends = "{:.0f} % right, {:.0f} % under GRPO's at 1.25e-6, {:.0f} % and, {:.0f} % at 1e-5".format(*rates)
+    assert absent("research/pages/smollm2.md", *said, *ends.split(", ")) == []
 
 
-def test_choose_says_what_the_rows_say_of_two_learning_rates():
-    rules = ("no clip", "GRPO 0.2/0.2")
-    ends = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in rules]
-    sentence = "ended with {:.0f} % right without a clip and {:.0f} % under GRPO's at 1.25e-6, but with {:.0f} % and "
-    sentence += "{:.0f} % at 1e-5"
-    page = (ROOT / "research" / "pages" / "smollm2.md").read_text(encoding="utf-8")
-    assert sentence.format(*ends) in page
+def test_the_report_and_the_readme_say_what_the_rows_of_eight_uses_say():
+    values = smollm2_reuse.judged(8)
+    for rule in (GRPO, "Band-KL 0.05"):
+        mean, low, high = map(float, re.findall(r"[+-][.\d]+", minus_no_clip(rule, values)))
+        assert high < 0
+        assert absent("docs/report/index.md", f"{-mean:.2f} ± {(high - low) / 2:.2f} below") == []
+    none, grpo, _, band = (f"{100 * statistics.fmean(each.values()):.0f} %" for each in values.values())
+    said = f"no clip {none} right", f"Band-KL {band}", f"GRPO's clip {grpo}", "was a sixteenth of GRPO's", "16 seeds"
+    assert absent("README.md", *said) == []
 
 
 def test_a_difference_is_of_the_same_seeds_with_students_interval():
     values = {"no clip": {1: 0.5, 2: 0.6, 3: 0.7, 4: 0.1}, "x": {1: 0.6, 2: 0.6, 3: 0.9, 5: 0.0}}
     mean, half = 0.1, 4.302653 * 0.1 / 3**0.5  # t of 2 degrees of freedom, standard deviation .1
-    assert smollm2_reuse.minus_no_clip("x", values) == f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
-    assert smollm2_reuse.minus_no_clip("x", values | {"x": {1: 0.6, 2: 0.6}}) == ""
+    assert minus_no_clip("x", values) == f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+    assert minus_no_clip("x", values | {"x": {1: 0.6, 2: 0.6}}) == ""
