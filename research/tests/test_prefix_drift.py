@@ -1,10 +1,15 @@
 """research/measurements/prefix_drift.py: its worlds, and what a denominator is."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
+from scripts import ROOT
 
+from research.grid import difference
 from research.measurements import prefix_drift
-from research.measurements.prefix_drift import DENOMINATORS, GROUP, draw, logps_of, make_world, train
+from research.measurements.prefix_drift import DENOMINATORS, GROUP, chosen, draw, logps_of, make_world, train
 
 
 def test_drawn_answers_follow_the_world():
@@ -32,3 +37,19 @@ def test_fresh_samples_have_one_denominator_and_old_ones_several(monkeypatch):
     fresh, old = ([train(world, 6, age, each, "no clip", 0.5)["entropy"] for each in DENOMINATORS] for age in (0, 1))
     assert all(torch.equal(each, fresh[0]) for each in fresh)
     assert len({tuple(each.tolist()) for each in old}) == len(DENOMINATORS)
+
+
+def test_the_page_has_the_differences_of_the_rows():
+    rewards = {key: np.array(row["rewards"].split(), float) for key, row in chosen().items()}
+    paragraph = re.search(
+        r"world whose prefixes drift.*?\n\n", (ROOT / "research/pages/others.md").read_text(), re.DOTALL
+    )
+    assert paragraph
+    pairs = re.findall(r"(-?0\.\d+) ± (0\.\d+)", paragraph[0])
+    grpo, none = "GRPO 0.2/0.2", "no clip"
+    better = (("trainer", "sampler", grpo), ("trainer + TIS", "trainer", grpo), ("trainer + TIS", "trainer", none))
+    cells = [(one, other, rule, length) for one, other, rule in better for length in ("16", "64")]
+    assert len(pairs) == len(cells)
+    for (gap, half), (one, other, rule, length) in zip(pairs, cells, strict=True):
+        ours, theirs = (rewards[length, "4", each, rule] for each in (one, other))
+        assert (float(gap), float(half)) == pytest.approx(difference(ours, theirs)[:2], abs=0.0051)
