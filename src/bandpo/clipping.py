@@ -1,7 +1,5 @@
 """Say what a clip did in a run. `BandPOTrainer` does so at the end, and `bandpo doctor LOG` of any log."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 # From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.

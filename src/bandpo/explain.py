@@ -1,7 +1,5 @@
 """Explain a rule, an objective or a method: moves, what stops them, gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 

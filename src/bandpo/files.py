@@ -4,8 +4,6 @@ Each reader returns a value, or raises a `UserError` of one line: the file, the 
 expected.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib

@@ -1,7 +1,5 @@
 """Do arithmetic with log-probabilities. This is the domain, the working precision, and e^x - 1 without cancellation."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Generator, Iterable

@@ -8,8 +8,6 @@ its gradient, and A to -1, so that the term is max(r, our loss); and r is capped
 penalty, the weights of the sampler, the entropy mask and the average stay TRL's, whatever its release does.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

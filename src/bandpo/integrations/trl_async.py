@@ -5,8 +5,6 @@ bounds of each token here. Its old log-probabilities are the sampler's, and so i
 all that is more than a clamp: the loss has no place for it.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from typing import Any

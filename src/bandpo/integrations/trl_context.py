@@ -1,7 +1,5 @@
 """Steer a rule's number in TRL, and stop at NaN."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

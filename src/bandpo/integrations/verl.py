@@ -14,8 +14,6 @@ Only where the ratio is to the sampler's policy or tokens are written, `Training
 
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import sys
