@@ -1,6 +1,5 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
-import copy
 import dataclasses
 import datetime
 import faulthandler
@@ -12,7 +11,6 @@ import os
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -444,17 +442,6 @@ def test_a_dual_clip_is_trl_delta_and_is_counted(tmp_path):
     assert max(row.get("bandpo/dual_clip/fraction", 0) for row in ours.state.log_history) > 0.01
 
 
-def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
-    class Open(BandPOConfig):
-        def __init__(self, *others, radius, **named):
-            super().__init__(*others, **named, trust_region=Band("kl", radius))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of TRL's own default
-        args = Open(str(tmp_path), radius=0.1, bf16=False)
-    assert args.trust_region == copy.deepcopy(args).trust_region == Band("kl", 0.1).to_config()
-
-
 @pytest.mark.parametrize("name", ["BandPOTrainer", "BandPOConfig", "trl", "verl"])
 def test_the_package_says_where_the_trainer_is(name):
     line = "import bandpo.integrations.trl"
@@ -480,34 +467,6 @@ def test_truncated_sampling_is_warned_about(tmp_path, changes, named):
         build(BandPOTrainer, tiny.settings(tmp_path, **changes), Band())
     (warning,) = [w for w in caught if "tokens" in str(w.message)]
     assert is_at_the_call(warning)
-
-
-@pytest.mark.skipif(Version(trl.__version__) < Version("1.16"), reason="older releases have other heads, or none")
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_the_loss_never_sees_logits_because_trl_has_a_fused_head(tmp_path, monkeypatch, loss_type):
-    """Log-probabilities and entropies of the loss come from TRL's kernel; the output layer itself only generates."""
-    calls, layers = [], []
-    kernel = trl.trainer.utils._ChunkedLogProbFunction
-
-    def apply(*arguments):
-        calls.append(arguments[-1])
-        return kernel.apply(*arguments)
-
-    original = GRPOTrainer._compute_loss
-
-    def loss(trainer, *arguments):
-        before = len(calls), len(layers)
-        out = original(trainer, *arguments)
-        assert (len(calls), len(layers)) == (before[0] + 1, before[1])
-        return out
-
-    monkeypatch.setattr(trl.trainer.utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=apply))
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", loss)
-    model = tiny.model()
-    model.lm_head.register_forward_hook(lambda *_: layers.append(1))
-    train(BandPOTrainer, tiny.settings(tmp_path, loss_type=loss_type, max_steps=2), Band(), model)
-    assert layers
-    assert set(calls) == {("log_probs", "entropy")}
 
 
 def test_token_logps_is_trls_fused_head():
