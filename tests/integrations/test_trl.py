@@ -292,6 +292,7 @@ REFUSED = [
     (Objective(beta=0.1), {}, "beta must be .* through TRL, got 0.1: .+"),
     (Objective(beta=0.1, kl_penalty="k2"), {}, "beta must be .* through TRL, got 0.1: .+"),
     (Objective(aggregation="seq-mean-token-mean"), {}, "aggregation must be .* through TRL, got .*: .+"),
+    (bandpo.losses.method("dis"), {}, "method 'dis': its .* sampler's policy; set anchor='sampler' of BandPOConfig"),
 ]  # fmt: skip
 
 
