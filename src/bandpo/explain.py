@@ -82,8 +82,9 @@ def _cases(region: Region, label: str) -> list[Case]:
     try:
         region.bounds(torch.zeros(1, 1))
     except ValueError as error:
-        what = f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
-        raise ValueError(what) from None
+        raise ValueError(
+            f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
+        ) from None
     return [(label, region)]
 
 

@@ -117,8 +117,10 @@ def _check_size(where: str, values: int, characters: int, depth: int = 0) -> Non
     if depth > _DEPTH:
         raise RecursionError
     if values > _YAML_NODES or characters > YAML_BYTES:
-        most = f"{_YAML_NODES:,} values or {YAML_BYTES:,} characters"
-        raise UserError(f"{where} is too large: more than {most}, counting what aliases repeat")
+        raise UserError(
+            f"{where} is too large: more than {_YAML_NODES:,} values or {YAML_BYTES:,} characters, counting what "
+            "aliases repeat"
+        )
 
 
 def _size(node: Any, where: str, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:

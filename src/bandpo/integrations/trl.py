@@ -237,8 +237,10 @@ class BandPOTrainer(GRPOTrainer):
         for name, settled in self._settled.items():
             now = getattr(self, name, getattr(self.args, name, None))
             if now != settled:
-                was = f"{name} is {now!r}, and was {settled!r} when the rule was checked"
-                raise ValueError(f"{was}: set it in the args of a new trainer")
+                raise ValueError(
+                    f"{name} is {now!r}, and was {settled!r} when the rule was checked: set it in the args of a "
+                    "new trainer"
+                )
         before = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         if self._replaces:
