@@ -30,19 +30,22 @@ NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
 # The last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed.
 _TRL_OF_VERL = (1, 12)
-_QUEUE = (0, 9)  # verl's trainer needs TransferQueue from here on
 
 
 def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     verl = version_of("verl")
-    has_queue = minor(verl or "0.9") >= _QUEUE
     for name, tested in TESTED.items():
         version = version_of(name)
         is_tested = version is not None and version.partition("+")[0] in tested
         remark = "" if is_tested else f" (tested with {', '.join(tested)})" if tested else " (not tested)"
-        if version is None and verl and name in FOR_VERL and (has_queue or name != "TransferQueue"):
+        if (
+            version is None
+            and verl
+            and name in FOR_VERL
+            and (name != "TransferQueue" or minor(verl) >= (0, 9))
+        ):
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
             yield Finding("note", f"verl is not installed{remark}", _INSTALL)
