@@ -196,7 +196,7 @@ def run_slurm(tmp_path, *arguments, **environment):
 @pytest.mark.slow
 def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_path):
     done, (doctor, *calls, last) = run_slurm(tmp_path, "recipe.yaml", "trainer.save_freq=10")
-    assert (done.returncode, doctor) == (0, "node1 bandpo doctor --no-ray at "), done.stderr
+    assert (done.returncode, doctor) == (0, "node1 bandpo doctor at "), done.stderr
     assert last == "node1 bandpo verl recipe.yaml trainer.save_freq=10 trainer.nnodes=3 at 10.0.0.1:6379"
     worker = "ray start --address=10.0.0.1:6379 --num-gpus=4 --block"
     assert Counter(calls) == {

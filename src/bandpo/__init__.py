@@ -59,7 +59,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
             from .errors import nearest
 
             near = nearest(name, __all__) or ";"
-            places = "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near} {places}")
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}{near} "
+                "bandpo.losses, bandpo.trust_regions, bandpo.band and bandpo.integrations have more"
+            )
         globals()[name] = value = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
         return value

@@ -1,7 +1,5 @@
 """Say what a clip did in a run. `BandPOTrainer` does so at the end, and `bandpo doctor LOG` of any log."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 # From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.
@@ -68,8 +66,10 @@ def clip_in_words(
         what = f"The rule clipped no token {seen}: every ratio is 1 (one optimizer step per batch), or all limits are "
         return "warning", f"{what}wider than the ratios", _MORE_STEPS
     if farthest <= _ROUNDING:
-        why = "each batch gets one optimizer step, or no reward differs from its group's"
-        what = f"Clipping had no effect {seen}: every ratio is 1, because {why}"
+        what = (
+            f"Clipping had no effect {seen}: every ratio is 1, because each batch gets one optimizer step, or "
+            "no reward differs from its group's"
+        )
         return "problem", what, _MORE_STEPS
     what = f"The rule clipped no token {seen}: any wider rule would have given this run"
     cure = f"log-ratios go as far as {farthest:.2g}; bandpo calibrate finds the number at which a rule clips some"

@@ -97,9 +97,9 @@ class Controller:
             values = {path: number_at(rule, path) for path in self.paths}
             first = values[self.paths[0]]
             if {*values.values()} != {first} or not self.low <= first <= self.high:
-                limits = f"[{self.low:g}, {self.high:g}]"
                 raise ValueError(
-                    f"a Controller must begin with one number in {limits}, got {values} of {rule!r}"
+                    f"a Controller must begin with one number in [{self.low:g}, {self.high:g}], "
+                    f"got {values} of {rule!r}"
                 )
             for value in (self.low, self.high):
                 replace_number(rule, self.paths, value)  # ValueError where the rule may not have it

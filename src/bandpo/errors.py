@@ -1,7 +1,5 @@
 """Define errors for users, and write the words in them."""
 
-from __future__ import annotations
-
 import difflib
 import re
 

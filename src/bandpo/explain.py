@@ -1,9 +1,7 @@
 """Explain a rule, an objective or a method: moves, what stops them, gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,10 +13,9 @@ from .losses.surrogates import as_pair
 from .notation import describe, describe_interval, label_of_objective, short_node
 from .trust_regions.base import Region, parts_of
 
-__all__ = ["explain"]
-
 DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)  # 0.08 is the tail token of sec:bottlenecks
 Rule = Region | Objective | Method
+Case = tuple[str, Region]  # a label, and a rule with bounds by p alone
 
 _MEANING = {  # of the words for what stops a token
     "clip": "the fixed epsilon",
@@ -43,13 +40,6 @@ _RATIO = {
 }
 
 
-class Case(NamedTuple):
-    """Hold a rule with bounds by p alone, and its label."""
-
-    label: str
-    region: Region
-
-
 def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, width: int = 100) -> str:
     """Explain the moves that a rule, an objective or a method allows tokens.
 
@@ -71,7 +61,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
     if shown:
         lines += ["", *_table(shown, log_p, width)]
         reasons = dict.fromkeys(
-            reason for case in shown for pair in stops(case.region, log_p) for reason in pair
+            reason for _, rule in shown for pair in stops(rule, log_p) for reason in pair
         )
         meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
         lines += [
@@ -86,15 +76,16 @@ def _cases(region: Region, label: str) -> list[Case]:
     """List a rule's cases by the sign of A, the step or its inputs. Without any it is the rule itself."""
     cases: list[Case] = []
     for when, part in region.branches().items():
-        cases += [case._replace(label=f"{case.label} ({when})") for case in _cases(part, part.label)]
+        cases += [(f"{name} ({when})", rule) for name, rule in _cases(part, part.label)]
     if cases:
         return cases
     try:
         region.bounds(torch.zeros(1, 1))
     except ValueError as error:
-        what = f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
-        raise ValueError(what) from None
-    return [Case(label, region)]
+        raise ValueError(
+            f"{region.label} needs more than p to have bounds; give the rules that it is made of ({error})"
+        ) from None
+    return [(label, region)]
 
 
 def _head(value: Rule, its: Objective, name: str, cases: Sequence[Case]) -> list[str]:
@@ -114,7 +105,7 @@ def _head(value: Rule, its: Objective, name: str, cases: Sequence[Case]) -> list
         lines.append(f"{name}: {node}")
     if isinstance(value, Method) or its.changed():
         lines += [f"  r: {_RATIO[its.ratio]}", *_gradient(its)]
-    return [*lines, *dict.fromkeys(f"  {line}" for case in cases for line in _legend(case.region))]
+    return [*lines, *dict.fromkeys(f"  {line}" for _, rule in cases for line in _legend(rule))]
 
 
 def node_text(node: Any) -> str:
@@ -186,13 +177,13 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule. If that is too wide, write a table for each rule."""
     rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
     for s in log_p.split(1):
-        for case in cases:
-            bounds = case.region.bounds(s[None])
+        for label, rule in cases:
+            bounds = rule.bounds(s[None])
             low, high = bounds.log_low, bounds.log_high
             most = (high + s).clamp(max=0)  # a probability is at most 1, whatever the rule says
-            ((below, above),) = stops(case.region, s)
+            ((below, above),) = stops(rule, s)
             rows.append([
-                _show(s.exp()) if case is cases[0] else "", case.label if len(cases) > 1 else "",
+                _show(s.exp()) if label == cases[0][0] else "", label if len(cases) > 1 else "",
                 f"{_show((low + s).exp())} to {_show(most.exp())}", f"{_show(low.exp())} to {_show(high.exp())}",
                 below if below == above else f"{below} / {above}",
             ])  # fmt: skip
@@ -203,7 +194,7 @@ def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     padded = [
         [cell.rjust(width) for cell in column] for column, width in zip(shown[:-1], widths, strict=False)
     ]
-    title = [f"{cases[0].label}:"] if len(cases) == 1 else []
+    title = [f"{cases[0][0]}:"] if len(cases) == 1 else []
     return title + ["  ".join(row) for row in zip(*padded, shown[-1], strict=True)]
 
 

@@ -4,12 +4,10 @@ Each reader returns a value, or raises a `UserError` of one line: the file, the 
 expected.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,12 +87,16 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
     try:
         if shown.count("%TAG") > 9:  # libyaml compares each with all before it
             raise yaml.YAMLError("more than nine %TAG directives")
-        if _is_large(yaml.parse(text, kind)):
-            most = f"{_YAML_NODES:,} values or {YAML_BYTES:,} characters"
-            raise UserError(f"{where} is too large: more than {most}, counting what aliases repeat")
+        values = depth = 0
+        for event in yaml.parse(text, kind):  # nodes are made to any depth, and documents to any number
+            values += isinstance(event, yaml.NodeEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
+            _check_size(where, values, 0, depth)
         loader = kind(text)
         node = loader.get_single_node()
-        _check_node(node)
+        _size(node, where, {})
         value = None if node is None else loader.construct_document(node)
     except RecursionError:
         raise UserError(f"{where}: {_TOO_DEEP}") from None
@@ -111,57 +113,47 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
     return _plain(value, where, shown=True)
 
 
-def _is_large(events: Iterable[Any]) -> bool:
-    """Count values and characters, those behind an alias each time.
+def _check_size(where: str, values: int, characters: int, depth: int = 0) -> None:
+    if depth > _DEPTH:
+        raise RecursionError
+    if values > _YAML_NODES or characters > YAML_BYTES:
+        raise UserError(
+            f"{where} is too large: more than {_YAML_NODES:,} values or {YAML_BYTES:,} characters, counting what "
+            "aliases repeat"
+        )
 
-    They are not made yet. Raises RecursionError for depth.
+
+def _size(node: Any, where: str, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Count the values and characters of a node, those behind an alias each time.
+
+    Raises UserError for too many, and YAMLError for a repeated key, of which PyYAML takes the last, and for a number
+    that takes long to read.
     """
     import yaml
 
-    values = characters = 0
-    sizes, opened = dict[str | None, tuple[int, int]](), list[tuple[str | None, int, int]]()
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            repeated = sizes.get(event.anchor, (1, 0))
-            values += repeated[0]
-            characters += repeated[1]
-        elif isinstance(event, yaml.ScalarEvent):
-            values += 1
-            characters += len(event.value)
-            sizes[event.anchor] = (1, len(event.value))
-        elif isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, values, characters))
-            values += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, values_before, characters_before = opened.pop()
-            sizes[anchor] = (values - values_before, characters - characters_before)
-        if len(opened) > _DEPTH:
-            raise RecursionError
-        if values > _YAML_NODES or characters > YAML_BYTES:
-            return True
-    return False
-
-
-def _check_node(node: Any) -> None:
-    """Refuse a repeated key, and a number that takes long to read. PyYAML takes the last."""
-    import yaml
-
-    within = node.value if isinstance(node, yaml.CollectionNode) else []
-    if isinstance(node, yaml.MappingNode):
-        names = set[tuple[str, str]]()
-        for key, _ in node.value:
-            if (name := (key.tag, str(key.value))) in names:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark
-                )
-            names.add(name)
-        within = [each for pair in node.value for each in pair]
-    elif isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 400:
+    if id(node) in sizes:
+        return sizes[id(node)]
+    sizes[id(node)] = 1, 0  # for an alias within
+    is_mapping = isinstance(node, yaml.MappingNode)
+    within = node.value if isinstance(node, yaml.SequenceNode) else []
+    within = [each for pair in node.value for each in pair] if is_mapping else within
+    parts = [_size(each, where, sizes) for each in within]
+    characters = len(node.value) if isinstance(node, yaml.ScalarNode) else sum(part[1] for part in parts)
+    sizes[id(node)] = 1 + sum(part[0] for part in parts), characters
+    _check_size(where, *sizes[id(node)])
+    names = set[tuple[str, str]]()
+    for key in within[::2] if is_mapping else ():
+        name = (key.tag, str(key.value))
+        if name in names:
+            raise yaml.MarkedYAMLError(
+                problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark
+            )
+        names.add(name)
+    if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and characters > 400:
         raise yaml.MarkedYAMLError(
             problem="an integer of more than 400 digits", problem_mark=node.start_mark
         )
-    for each in within:
-        _check_node(each)
+    return sizes[id(node)]
 
 
 def _plain(value: Any, where: str, shown: bool, depth: int = 0) -> Any:

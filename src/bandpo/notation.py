@@ -1,7 +1,5 @@
 """Write an objective in words: its label, how far it lets a token go, its Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

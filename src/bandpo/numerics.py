@@ -1,7 +1,5 @@
 """Do arithmetic with log-probabilities. This is the domain, the working precision, and e^x - 1 without cancellation."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Generator, Iterable
@@ -169,10 +167,11 @@ def warn_of_half(**named: Tensor) -> None:
 
 @cache
 def _warn(what: str) -> None:
-    cost = (
-        "half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on"
+    warnings.warn(
+        f"{what}: half precision rounds them (bfloat16 by up to 0.03), so ratios are wrong from the first step on; "
+        "compute them in float32, as bandpo.token_logps does",
+        stacklevel=4,
     )
-    warnings.warn(f"{what}: {cost}; compute them in float32, as bandpo.token_logps does", stacklevel=4)
 
 
 def working_device(x: Tensor) -> torch.device:

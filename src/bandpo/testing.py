@@ -7,8 +7,6 @@
 They raise `AssertionError` with the first point at which something does not hold, and return nothing otherwise.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import math

@@ -342,7 +342,7 @@ eval run -n 1 --limit 2 --max-tokens 2 --data lab -o after
 score before
 compare before after
 table before after
-doctor --no-ray
+doctor
 verl verl.yaml --print
 """
 

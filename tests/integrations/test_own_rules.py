@@ -128,13 +128,20 @@ def test_what_is_no_rule_is_named(module, kind, message, tmp_path, monkeypatch):
         trust_region({"type": kind})
 
 
-@pytest.mark.parametrize("kind", ["module:Class", "a.b:C"])
-def test_a_type_of_ones_own_is_found_at_any_depth_without_an_import(kind):
-    node = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}, "surrogate": "mask"}
-    assert own_type(node) is own_type("module:Class") is own_type(None) is own_type({"name": "module:Class"}) is None
-    one = {"type": kind}
-    deep = (one, [{"type": "clip"}, one], {"x": [{"y": one}]}, {"type": (one,)})
-    assert [own_type({**node, "surrogate": each}) for each in deep] == [kind] * 4
+EVIL, ONE = '{"type": "evilmod:X"}', {"type": "a.b:C"}
+NODE = {"type": "objective", "trust_region": {"type": "intersect", "first": {"type": "clip"}}}
+DEEP = (ONE, [{"type": "clip"}, ONE], {"x": [{"y": ONE}]}, {"type": (ONE,)})
+TEXTS = ('{type: "evilmod:X"}', EVIL, "{type: capped, region: {type: evilmod:X}}")
+TYPES = [
+    *((each, None) for each in (NODE, "module:Class", None, {"name": "a:B"}, "band:kl:0.05", 'Band("kl", 0.05)', "{")),
+    *((NODE | {"surrogate": each}, "a.b:C") for each in DEEP),
+    *((each, "evilmod:X") for text in TEXTS for each in (text, {"trust_region": text})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "kind"), TYPES)
+def test_a_type_of_ones_own_is_found_at_any_depth_and_in_a_text_without_an_import(node, kind):
+    assert own_type(node) == kind
 
 
 @pytest.mark.parametrize("kind", ["a:b:c", ":Evened", "module:", "a b:c", "../module:Evened"])
@@ -188,9 +195,6 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
         on_trl.run(build(settings))
 
 
-EVIL = '{"type": "evilmod:X"}'
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -200,12 +204,8 @@ EVIL = '{"type": "evilmod:X"}'
         f"Objective(bandpo.trust_regions.trust_region({EVIL}))",
     ],
 )
-def test_a_type_of_ones_own_is_found_in_a_text(tmp_path, monkeypatch, code):
-    """Nodes may be written as text; who only reads looks into it, and a script is not run for it."""
+def test_a_script_with_a_type_of_ones_own_is_not_run(tmp_path, monkeypatch, code):
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for text in ('{type: "evilmod:X"}', EVIL, "{type: capped, region: {type: evilmod:X}}"):
-        assert own_type(text) == own_type({"trust_region": text}) == "evilmod:X"
-    assert own_type("band:kl:0.05") is own_type('Band("kl", 0.05)') is own_type("{") is None
     (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
     assert "trust_region: not a plain value" in str(of_script([tmp_path / "train.py"], set())[2])

@@ -20,7 +20,6 @@ from scripts import ROOT
 import bandpo
 import tiny
 from bandpo import Band, Clip, Objective
-from bandpo.integrations import TRAINERS, trainers_that_run
 from bandpo_runs import toy
 
 if Version(trl.__version__) < Version("1.16"):
@@ -153,47 +152,22 @@ def test_the_epsilons_are_left_as_they_were_even_if_the_loss_raises():
         trainer.compute_loss(lambda **named: 1 / 0, inputs)
 
 
-class Asking(bandpo.Region):
-    required = ("entropies",)
-
-    def bounds(self, old_logps, context=None):
-        return Clip(0.2, 0.2).bounds(old_logps)
+def not_trls(self, model, inputs):
+    return model(**inputs).loss
 
 
 @pytest.mark.parametrize(
-    ("rule", "named"),
+    ("members", "rule", "settings", "message"),
     [
-        (Objective(Clip(0.2, 0.2), dual_clip=3.0), "dual_clip must be None through AsyncGRPO"),
-        ("gspo", "ratio must be 'token' through AsyncGRPO"),
-        (Objective(beta=0.1), "beta must be 0.0 through AsyncGRPO"),
-        (Objective(aggregation="seq-mean-token-mean"), "aggregation must be None through AsyncGRPO"),
-        (
-            Asking(),
-            "Asking needs entropies, which AsyncGRPO does not give a rule; take another rule, or call policy_loss",
-        ),
+        ({}, Objective(Clip(0.2, 0.2), dual_clip=3.0), {}, "dual_clip must be None through AsyncGRPO"),
+        ({}, Band(), {"epsilon_high": 0.28}, "trust_region replaces epsilon = 0.2, epsilon_high = 0.28"),
+        ({"compute_loss": not_trls}, Band(), {}, r"Made\.compute_loss is not known to clamp the ratio"),
     ],
 )
-def test_what_it_cannot_do_is_refused_before_anything_is_loaded(rule, named):
-    with pytest.raises(ValueError, match=named):
-        AsyncBandPOTrainer("no/such-model", trust_region=rule)
-
-
-def test_a_loss_that_is_not_trls_is_refused():
-    made = type("Made", (AsyncBandPOTrainer,), {"compute_loss": lambda self, model, inputs: model(**inputs).loss})
-    with pytest.raises(ValueError, match=r"^Made\.compute_loss is not known to clamp the ratio"):
-        made("no/such-model", trust_region=Band())
-
-
-def test_epsilons_are_refused(tmp_path):
-    args = AsyncGRPOConfig(str(tmp_path), epsilon_high=0.28, **ON_CPU)
-    with pytest.raises(ValueError, match=r"trust_region replaces epsilon = 0.2, epsilon_high = 0.28"):
-        AsyncBandPOTrainer("no/such-model", None, args, trust_region=Band())
-
-
-def test_the_anchor_is_always_the_samplers():
-    assert TRAINERS["AsyncGRPO"].sampler == ""
-    for anchor in ("old", "sampler"):
-        assert "its ratio is to the sampler" not in trainers_that_run("dppo", anchor=anchor)["AsyncGRPO"]
+def test_what_it_cannot_do_is_refused_before_anything_is_loaded(tmp_path, members, rule, settings, message):
+    made = type("Made", (AsyncBandPOTrainer,), members)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        made("no/such-model", None, AsyncGRPOConfig(str(tmp_path), **settings, **ON_CPU), trust_region=rule)
 
 
 # ---- a training

@@ -3,11 +3,12 @@
 import math
 
 import pytest
+import test_trl
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from test_trl import in_two_processes
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
 import tiny
@@ -16,7 +17,6 @@ from bandpo.errors import UserError
 from bandpo.integrations import trl_context
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
-from bandpo_runs import toy
 
 RULES = {"TRL's clamp": Band("kl", 0.05), "in the place of the clamp": Objective(Clip(0.2, 0.2), surrogate="mask")}
 
@@ -34,9 +34,7 @@ class At(TrainerCallback):
 
 def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, **changes):
     args = tiny.settings(tmp_path, kind=BandPOConfig, **{"max_steps": 8} | changes)
-    trainer = cls(model or tiny.model(), reward, args, tiny.rows(), processing_class=toy.tokenizer(), trust_region=rule)
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+    return test_trl.build(cls, args, rule, model, reward)
 
 
 def gradients_times(factor):

@@ -10,21 +10,19 @@ import textwrap
 
 import pytest
 import torch
-from test_trl import Recording, build, full, history, policy_losses, same_weights, train
-from trl import GRPOConfig, GRPOTrainer
+from test_trl import CISPO, GSPO, Recording, build, full, history, policy_losses, same_weights, train
+from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 import bandpo
 import tiny
 from bandpo import Band, BySign, Clip, Objective
-from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.integrations.trl import BandPOTrainer
 from bandpo.integrations.trl_settings import LOSS_TYPES
 from bandpo.losses import Preserve, Sapo
 from bandpo.losses.metrics import Metrics
 
 SOURCE = inspect.getsource(GRPOTrainer._compute_loss)
-GSPO = Objective(Clip(0.02, 0.02), ratio="sequence-mean")
-CISPO = Objective(Clip(1.0, 0.1), surrogate="weight")
 # Clip(0.2, 0.2) on the way of the others: no log-ratio is as large.
 CLIP = Objective(Clip(0.2, 0.2), max_log_ratio=59.0)
 
@@ -256,39 +254,3 @@ def test_what_trl_has_itself_is_trls_bit_for_bit(tmp_path, objective, epsilons, 
     expected = measured(ours)  # the ratio of the response, where that is what is clipped
     assert sum(row["bandpo/clip/count"] for row in rows) == expected["bandpo/clip/count"] > 0
     assert max(row["bandpo/log_ratio/max"] for row in rows) == pytest.approx(expected["bandpo/log_ratio/max"])
-
-
-SEQUENCE = {"importance_sampling_level": "sequence"}
-LEVEL = "importance_sampling_level must be 'token' with .*, got 'sequence': write ratio"
-CISPO_LOSS = "loss_type 'cispo' needs trust_region='cispo'; with"
-SAPO_LOSS = "loss_type 'sapo' has no clip .* set loss_type to .*, and trust_region='sapo' for SAPO's loss$"
-
-
-@pytest.mark.parametrize(
-    ("objective", "settings", "message"),
-    [
-        (Objective(Clip()), SEQUENCE, LEVEL),
-        (Objective(Band(), ratio="sequence"), SEQUENCE, LEVEL),
-        (Objective(BySign(Clip(), Clip()), ratio="sequence-mean"), SEQUENCE, LEVEL),
-        (dataclasses.replace(GSPO, surrogate="mask"), SEQUENCE, LEVEL),
-        (Objective(Clip(1.0, 4.0)), {"loss_type": "cispo"}, CISPO_LOSS),
-        (Objective(Clip(0.2, 4.0), surrogate="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
-        (Objective(Band(), surrogate="weight"), {"loss_type": "cispo"}, CISPO_LOSS),
-        (GSPO, {"loss_type": "luspo"}, "loss_type 'luspo' needs .*importance_sampling_level='sequence'"),
-        (Objective(Clip()), {"loss_type": "luspo"}, "loss_type 'luspo' needs trust_region='luspo'"),
-        (CISPO, {"loss_type": "sapo"}, SAPO_LOSS),
-        (CISPO, {"delta": 2.0}, "delta must not be set with .*dual_clip"),
-        (CISPO, {"loss_type": "cispo", "delta": 2.0}, "delta must not be set with .*dual_clip"),
-        (CISPO, {"off_policy_mask_threshold": 1.0}, "off_policy_mask_threshold must not be set with .*mask"),
-    ],
-    ids=str,
-)
-def test_what_trls_settings_and_the_objective_say_differently_is_refused_by_name(
-    tmp_path, objective, settings, message
-):
-    if not settings.keys() <= GRPOConfig.__dataclass_fields__.keys():
-        pytest.skip("this TRL does not have the setting")
-    with pytest.raises(ValueError, match=f"^{message}"):
-        build(BandPOTrainer, tiny.settings(tmp_path, **settings), objective, "no/such-model")
-    with pytest.raises(ValueError, match=f"^{message}"):
-        tiny.settings(tmp_path, BandPOConfig, trust_region=objective.to_config(), **settings)

@@ -78,32 +78,32 @@ class Loss(GRPOTrainer):
         return model(**inputs).loss
 
 
-@pytest.mark.parametrize(("theirs", "name"), [(Other, "_compute_loss"), (Loss, "compute_loss")])
-@pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
-def test_a_loss_that_is_not_trls_is_refused_by_name_before_anything_is_loaded(tmp_path, theirs, name, first):
-    bases = (theirs, BandPOTrainer) if first else (BandPOTrainer, theirs)
-    made = type("Made", bases, {})
-    with pytest.raises(ValueError, match="^" + theirs.__name__ + NOT_KNOWN.format(name, name)):
-        build(made, tiny.settings(tmp_path), Band(), "no/such-model")
-
-
 def bare(function):
     return lambda *args, **named: function(*args, **named)
 
 
-@pytest.mark.parametrize(
-    ("loss", "more"),
-    [
-        (functools.partialmethod(Theirs._compute_loss), ", in a plain"),
-        (bare(Theirs._compute_loss), ", in a plain"),
-        (print, ", in a plain"),
-        (lambda self, model, inputs: GRPOTrainer._compute_loss(self, model, inputs), ""),  # not by way of ours
-    ],
-)
-def test_a_loss_that_cannot_be_read_or_does_not_call_ours_is_refused(tmp_path, loss, more):
-    made = type("Made", (BandPOTrainer,), {"_compute_loss": loss})
-    with pytest.raises(ValueError, match="^Made" + NOT_KNOWN.format("_compute_loss", "_compute_loss") + more):
-        build(made, tiny.settings(tmp_path), Band(), "no/such-model")
+LOSSES = [
+    *(((first, second), {}) for one in (Other, Loss) for first, second in ((one, BandPOTrainer), (BandPOTrainer, one))),
+    *(
+        ((BandPOTrainer,), {"_compute_loss": loss})
+        for loss in (
+            functools.partialmethod(Theirs._compute_loss),
+            bare(Theirs._compute_loss),
+            print,
+            lambda self, model, inputs: GRPOTrainer._compute_loss(self, model, inputs),  # not by way of ours
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("bases", "members"), LOSSES)
+def test_a_loss_that_does_not_call_ours_or_cannot_be_read_is_refused_before_anything_is_loaded(
+    tmp_path, bases, members
+):
+    whose = "Made" if members else ({*bases} - {BandPOTrainer}).pop().__name__
+    name = "compute_loss" if Loss in bases else "_compute_loss"
+    with pytest.raises(ValueError, match=f"^{whose}{NOT_KNOWN.format(name, name)}, in a plain"):
+        build(type("Made", bases, members), tiny.settings(tmp_path), Band(), "no/such-model")
 
 
 # Every subclass of GRPOTrainer that comes with TRL.

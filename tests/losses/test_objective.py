@@ -186,48 +186,6 @@ def test_numbers_of_gates_are_positive_and_finite(make, interval, value, name):
         make(*numbers)
 
 
-@pytest.mark.parametrize(
-    ("node", "message"),
-    [
-        ({"type": "objective", "surogate": "mask"}, "unknown key 'surogate' in objective, did you mean 'surrogate'"),
-        ({"type": "objective", "preserve": [0.5, 1]}, r"unknown key 'preserve' in objective; it has \['trust_region'"),
-        (
-            {"type": "objective", "trust_region": 0.2},
-            "^0.2 is not a trust region; a rule is written",
-        ),
-        ({"type": "objective", "trust_region": {"type": "clipp"}}, "called 'clipp', did you mean 'clip'"),
-        (
-            {"type": "objective", "trust_region": {"type": "objective"}},
-            "no trust region type is called 'objective'",
-        ),
-        ({"type": "objective", "surrogate": {"type": "preserve", "low": 1}}, "surrogate 'preserve' lacks high"),
-        (
-            {"type": "objective", "surrogate": {"type": "preserve", "lo": 1}},
-            "unknown key 'lo' in surrogate 'preserve', did you",
-        ),
-        (
-            {"type": "objective", "surrogate": {"type": "clip"}},
-            r"surrogate type must be one of \['decay', .*'preserve', 'sapo'.*\], got 'clip'",
-        ),
-        (
-            {"type": "objective", "surrogate": ["clip", {"type": "mask"}]},
-            "type must be one of .*, got 'mask'",
-        ),
-        ({"type": "objective", "beta": {}}, "beta of Objective must be a number"),
-        ({"type": "bandd"}, "called 'bandd', did you mean 'band'"),
-        ({}, "the type of a trust region is missing"),
-        ({"type": "objectve"}, "called .objectve., did you mean .objective."),
-        ("gspoo", "no method or rule is called .gspoo., did you mean .gspo."),
-        ({"type": "capped", "region": Objective().to_config()}, "no trust region type is called 'objective'"),
-        ({"type": "capped", "region": Objective()}, "region of Capped must be a trust region"),
-        (Objective, "^<class .*Objective'> is not a trust region; a rule is written"),
-    ],
-)
-def test_a_node_that_is_none_is_named(node, message):
-    with pytest.raises(ValueError, match=message):
-        objective(node)
-
-
 @pytest.mark.parametrize("region", [Band("kl", 0.05), Clip(0.2, 0.28), Bare()], ids=str)
 def test_a_bare_region_is_the_papers_objective_with_it(region):
     torch.manual_seed(0)

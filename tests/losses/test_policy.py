@@ -490,21 +490,6 @@ def test_a_wrong_argument_is_refused_by_name_value_and_what_is_allowed(changes, 
         call(**changes)
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "message"),
-    [
-        (aggregate, (torch.ones(2, 3), torch.ones(2)), r"must be \(B, T\), got \(2, 3\) and \(2,\)"),
-        (aggregate, (torch.ones(2, 3), torch.full((2, 3), 3.0)), r"got a 3\.0"),
-        (aggregate, (torch.ones(2, 3), torch.ones(2, 3), "mean"), r"aggregation must be one of .*, got 'mean'"),
-        (kl_penalty, (torch.ones(2, 3), torch.ones(2, 3), "k4"), r"kl_penalty must be one of \['k1', .*'k4'"),
-        (group_advantages, ([1.0, 0.0], 2), r"rewards must be a torch.Tensor, got list; torch.as_tensor"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, arguments, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        call(*arguments)
-
-
 # ---- group-relative advantages
 
 
@@ -522,31 +507,6 @@ def test_group_advantages_are_rewards_standardised_within_their_group(dtype, opt
 def test_a_group_of_equal_rewards_has_no_advantage(reward, size):
     """Also where the mean of equal floats is not that float."""
     assert not group_advantages(torch.full((2 * size,), reward), size).any()
-
-
-@pytest.mark.parametrize(
-    ("rewards", "size", "options", "message"),
-    [
-        (torch.ones(4), 1, {}, "group_size must be an integer of at least 2 .*, 4, got 1"),
-        (torch.ones(4), True, {}, "group_size must be an integer of at least 2 .*, 4, got True"),
-        (torch.ones(4), 2.0, {}, "group_size must be an integer of at least 2 .*, 4, got 2.0"),
-        (torch.ones(5), 2, {}, "that divides the number of rewards, 5, got 2"),
-        (torch.ones(0), 2, {}, r"rewards must be .*, got \(0,\)"),
-        (torch.ones(2, 2), 2, {}, r"rewards must be .*, got \(2, 2\)"),
-        (torch.ones(4, dtype=torch.int64), 2, {}, r"rewards must be \(N,\) floats, .*, got \(4,\) of torch.int64"),
-        (torch.ones(4), 2, {"epsilon": 0}, "epsilon must be positive and finite, got 0"),
-        (
-            torch.ones(4),
-            2,
-            {"baseline": "median"},
-            "baseline must be 'mean', or 'leave-one-out' with .*, got 'median'",
-        ),
-        (torch.ones(4), 2, {"baseline": "leave-one-out"}, "got 'leave-one-out' and normalize=True"),
-    ],
-)
-def test_group_advantages_refuse_what_does_not_fit(rewards, size, options, message):
-    with pytest.raises(ValueError, match=message):
-        group_advantages(rewards, size, **options)
 
 
 def by_hand(rewards, ids, *, normalize=True, baseline="mean"):
@@ -601,41 +561,62 @@ def test_a_reward_that_is_missing_is_nobodys_baseline():
     torch.testing.assert_close(advantages, torch.tensor([-0.70711, 0.70711, 0.0, 0.0, 0.0]))
 
 
+SIZE = "group_size must be an integer of at least 2 .*, 4, got "
+GROUPS = [
+    ([1.0, math.inf, -math.inf], {"groups": [0, 0, 1]}, "rewards must be finite, .* got 2 of 3 infinite"),
+    ([1.0, -math.inf], {"group_size": 2}, "rewards must be finite, .* got 1 of 2 infinite"),
+    ([1.0, 2.0], {}, "group_size or groups must say which responses belong together, got neither"),
+    ([1.0, 2.0], {"group_size": 2, "groups": [0, 0]}, "belong together, got both"),
+    (
+        [1.0, 2.0],
+        {"groups": [0]},
+        r"groups must be 2 texts, whole numbers or tuples, .*, got \[0\]",
+    ),
+    ([1.0, 2.0], {"groups": [torch.tensor(1)] * 2}, r"texts, whole numbers .* got \[tensor\(1\), tensor\(1\)\]"),
+    ([1.0, 2.0], {"groups": [0, None]}, r"texts, whole numbers .* got \[0, None\]"),
+    ([1.0, 2.0], {"groups": [0, math.nan]}, r"texts, whole numbers .* got \[0, nan\]"),
+    ([1.0, 2.0], {"groups": torch.zeros(3)}, r"groups must be 2 .* got \[0.0, 0.0, 0.0\]"),
+    ([1.0, 2.0], {"groups": torch.zeros(2)}, r"texts, whole numbers .* got \[0.0, 0.0\]"),
+    ([1.0, 2.0], {"groups": torch.zeros(2, 1)}, r"texts, whole numbers .* got \[\[0.0\], \[0.0\]\]"),
+    ([1.0, 2.0, 3.0], {"group_size": 2}, "rewards, 3, got 2; groups= takes groups of other sizes"),
+    ([1.0, 2.0], {"groups": "ab"}, "groups must be 2 texts, .* got 'ab'"),  # not a group for each letter
+    ([1.0, 2.0], {"groups": b"ab"}, "groups must be 2 texts, .* got b'ab'"),
+    ([1.0, 2.0], {"groups": 5}, "groups must be 2 texts, .* got 5"),
+    # A square that overflows would give advantages of 0, and a sum of them NaN.
+    ([1e20, 0.0], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 1e\+20"),
+    ([3e38, -3e38], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 3e\+38"),
+    (
+        [3e38, 1e38, 0.0, -3e38],
+        {"group_size": 4, "normalize": False, "baseline": "leave-one-out"},
+        r"must be closer together for torch\.float32, got up to 3e\+38",
+    ),
+    ([1.0] * 4, {"group_size": 1}, f"{SIZE}1"),
+    ([1.0] * 4, {"group_size": True}, f"{SIZE}True"),
+    ([1.0] * 4, {"group_size": 2.0}, f"{SIZE}2.0"),
+    ([1.0] * 5, {"group_size": 2}, "that divides the number of rewards, 5, got 2"),
+    ([], {"group_size": 2}, r"rewards must be .*, got \(0,\)"),
+    ([[1.0, 1.0], [1.0, 1.0]], {"group_size": 2}, r"rewards must be .*, got \(2, 2\)"),
+    ([1] * 4, {"group_size": 2}, r"rewards must be \(N,\) floats, .*, got \(4,\) of torch.int64"),
+    ([1.0] * 4, {"group_size": 2, "epsilon": 0}, "epsilon must be positive and finite, got 0"),
+    ([1.0] * 4, {"group_size": 2, "baseline": "median"}, "baseline must be 'mean', or 'leave-one-out' .*'median'"),
+    ([1.0] * 4, {"group_size": 2, "baseline": "leave-one-out"}, "got 'leave-one-out' and normalize=True"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("rewards", "arguments", "message"),
+    ("call", "arguments", "named", "message"),
     [
-        ([1.0, math.inf, -math.inf], {"groups": [0, 0, 1]}, "rewards must be finite, .* got 2 of 3 infinite"),
-        ([1.0, -math.inf], {"group_size": 2}, "rewards must be finite, .* got 1 of 2 infinite"),
-        ([1.0, 2.0], {}, "group_size or groups must say which responses belong together, got neither"),
-        ([1.0, 2.0], {"group_size": 2, "groups": [0, 0]}, "belong together, got both"),
-        (
-            [1.0, 2.0],
-            {"groups": [0]},
-            r"groups must be 2 texts, whole numbers or tuples, .*, got \[0\]",
-        ),
-        ([1.0, 2.0], {"groups": [torch.tensor(1)] * 2}, r"texts, whole numbers .* got \[tensor\(1\), tensor\(1\)\]"),
-        ([1.0, 2.0], {"groups": [0, None]}, r"texts, whole numbers .* got \[0, None\]"),
-        ([1.0, 2.0], {"groups": [0, math.nan]}, r"texts, whole numbers .* got \[0, nan\]"),
-        ([1.0, 2.0], {"groups": torch.zeros(3)}, r"groups must be 2 .* got \[0.0, 0.0, 0.0\]"),
-        ([1.0, 2.0], {"groups": torch.zeros(2)}, r"texts, whole numbers .* got \[0.0, 0.0\]"),
-        ([1.0, 2.0], {"groups": torch.zeros(2, 1)}, r"texts, whole numbers .* got \[\[0.0\], \[0.0\]\]"),
-        ([1.0, 2.0, 3.0], {"group_size": 2}, "rewards, 3, got 2; groups= takes groups of other sizes"),
-        ([1.0, 2.0], {"groups": "ab"}, "groups must be 2 texts, .* got 'ab'"),  # not a group for each letter
-        ([1.0, 2.0], {"groups": b"ab"}, "groups must be 2 texts, .* got b'ab'"),
-        ([1.0, 2.0], {"groups": 5}, "groups must be 2 texts, .* got 5"),
-        # A square that overflows would give advantages of 0, and a sum of them NaN.
-        ([1e20, 0.0], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 1e\+20"),
-        ([3e38, -3e38], {"group_size": 2}, r"must be closer together for torch\.float32, got up to 3e\+38"),
-        (
-            [3e38, 1e38, 0.0, -3e38],
-            {"group_size": 4, "normalize": False, "baseline": "leave-one-out"},
-            r"must be closer together for torch\.float32, got up to 3e\+38",
-        ),
+        *((group_advantages, [torch.tensor(rewards)], named, message) for rewards, named, message in GROUPS),
+        (group_advantages, ([1.0, 0.0], 2), {}, r"rewards must be a torch.Tensor, got list; torch.as_tensor"),
+        (aggregate, (torch.ones(2, 3), torch.ones(2)), {}, r"must be \(B, T\), got \(2, 3\) and \(2,\)"),
+        (aggregate, (torch.ones(2, 3), torch.full((2, 3), 3.0)), {}, r"got a 3\.0"),
+        (aggregate, (torch.ones(2, 3), torch.ones(2, 3), "mean"), {}, r"aggregation must be one of .*, got 'mean'"),
+        (kl_penalty, (torch.ones(2, 3), torch.ones(2, 3), "k4"), {}, r"kl_penalty must be one of \['k1', .*'k4'"),
     ],
 )
-def test_groups_and_rewards_that_do_not_fit_are_named(rewards, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        group_advantages(torch.tensor(rewards), **arguments)
+def test_what_does_not_fit_is_refused(call, arguments, named, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(*arguments, **named)
 
 
 # ---- what is not a log-probability

@@ -139,8 +139,10 @@ def host_settings(
         " = ",
     )
     if changed:
-        what = f"{changed}: tokens are not sampled from the probabilities that bounds are computed from"
-        yield Finding("warning" if ours else "note", what)
+        yield Finding(
+            "warning" if ours else "note",
+            f"{changed}: tokens are not sampled from the probabilities that bounds are computed from",
+        )
 
 
 def of_rule(
@@ -162,8 +164,11 @@ def of_rule(
         yield split("problem", f"trust_region: {error}", "correct the node")
         return None
     if node is None:
-        what = f"no trust_region is given here; without one the loss of {host} is {describe(objective)}"
-        yield Finding("note", what, "give the file that has it, too, or write trust_region={type: ...}")
+        yield Finding(
+            "note",
+            f"no trust_region is given here; without one the loss of {host} is {describe(objective)}",
+            "give the file that has it, too, or write trust_region={type: ...}",
+        )
     else:
         yield Finding("ok", f"the loss of {host} is {describe(objective)}")
     region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()

@@ -1,11 +1,8 @@
-"""Check the installed versions, and verl's plug-in."""
+"""Check the installed versions."""
 
 import importlib.metadata
-import os
 import platform
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 from . import Finding, Level
@@ -21,8 +18,6 @@ TESTED: dict[str, tuple[str, ...]] = {
     "TransferQueue": ("0.1.11",),
     "flash-attn": (),
 }
-# What verl 0.9.1 names for GPUs (constraints/gpu.txt). No GPU run of ours stands behind it.
-FOR_GPUS = {"torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
 # What verl needs beside torch, and for what.
 FOR_VERL = {
     "ray": "verl's processes are its workers",
@@ -31,33 +26,26 @@ FOR_VERL = {
     "flash-attn": "verl's attention on GPUs, and log-probabilities in float32",
 }
 _INSTALL = "docs/verl.md#on-gpus has an image, and versions that go together"
-# What needs each extra. verl and its parts are looked at by themselves.
-EXTRAS = {
-    "lab": "bandpo train, lab, report, watch and calibrate, and for BandPOTrainer",
-    "eval": "bandpo eval, score, compare and table",
-    "reasoning-gym": "data of reasoning_gym",
-    "trackers": "event files of tensorboard",
-    "inspect": "logs of inspect_ai",
-}
 NEEDED = {"trl": ("0.24", "1.16"), "verl": ("0.7", "0.9")}
 
 # The last with `trl.experimental.ppo`; verl's worker imports that where TRL is installed.
 _TRL_OF_VERL = (1, 12)
-_PLUG_INS = (0, 9)  # verl from here on loads plug-ins, and its trainer needs TransferQueue
 
 
 def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     verl = version_of("verl")
-    has_plug_ins = minor(verl or "0.9") >= _PLUG_INS
     for name, tested in TESTED.items():
         version = version_of(name)
-        number = version and version.partition("+")[0]
-        remark = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
-        if number and number in (*tested, FOR_GPUS.get(name)):
-            remark = "" if number in tested else " (verl's version for GPUs; not run by us)"
-        if version is None and verl and name in FOR_VERL and (has_plug_ins or name != "TransferQueue"):
+        is_tested = version is not None and version.partition("+")[0] in tested
+        remark = "" if is_tested else f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        if (
+            version is None
+            and verl
+            and name in FOR_VERL
+            and (name != "TransferQueue" or minor(verl) >= (0, 9))
+        ):
             yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
         elif version is None and name == "verl":  # the others are brought by an extra
             yield Finding("note", f"verl is not installed{remark}", _INSTALL)
@@ -82,23 +70,6 @@ def installation() -> Iterator[Finding]:
             "to train with verl here: pip install 'trl<1.13'",
         )
     yield _gpus("warning" if verl else "note")
-    for extra, use in EXTRAS.items():
-        missing = _missing(extra)
-        if missing:
-            yield Finding(
-                "note",
-                f"not installed, for {use}: {', '.join(missing)}",
-                f"pip install 'bandpo[{extra}]'",
-            )
-
-
-def _missing(extra: str) -> list[str]:
-    """Name the packages of an extra that are not installed."""
-    lines = (
-        importlib.metadata.requires("bandpo") or [] if version_of("bandpo") else []
-    )  # it may run from its source
-    names = {re.split(r"[^\w.-]", line)[0] for line in lines if line.endswith(f"extra == '{extra}'")}
-    return sorted(name for name in names if version_of(name) is None)
 
 
 def _gpus(missing: Level) -> Finding:
@@ -132,87 +103,3 @@ def version_of(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-# What a process must print to have the plug-in. verl loads plug-ins when it is imported, and hides why one failed.
-_LOOK = """
-def look():
-    import verl
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-    return "loss known" if "bandpo" in POLICY_LOSS_REGISTRY else "loss unknown"
-"""
-_HERE = f"""{_LOOK}
-print(look())
-try:
-    import verl.workers.engine_workers
-except Exception as error:
-    print(f"no worker: {{error}}")
-"""
-_IN_A_WORKER = f"""{_LOOK}
-import os, ray
-ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, logging_level="ERROR")
-print(ray.get(ray.remote(num_cpus=0)(look).remote(), timeout=120))
-"""
-
-
-def plug_in(ray: bool = True) -> Iterator[Finding]:
-    """Check that verl knows the policy loss `bandpo` and can import its worker.
-
-    It asks a fresh process, and for the loss a Ray worker too.
-
-    Releases before 0.9 load no plug-ins, so there the module is imported first, as `_target_` does.
-    """
-    version = version_of("verl")
-    if version is None:
-        return
-    here, in_a_worker = _HERE, _IN_A_WORKER
-    if minor(version) < _PLUG_INS:
-        here, in_a_worker = (
-            x.replace("import verl\n", "import bandpo.integrations.verl\n") for x in (here, in_a_worker)
-        )
-        yield Finding(
-            "note",
-            f"verl {version} loads no plug-ins: the setting _target_ makes the loss known, in each process",
-            "or set VERL_USE_EXTERNAL_MODULES=bandpo.integrations.verl for every process",
-        )
-    yield from _ask("a fresh process", here)
-    if ray and version_of("ray") is not None:
-        address = os.environ.get("RAY_ADDRESS")
-        yield from _ask(
-            f"a worker of the Ray cluster at {address}" if address else "a Ray worker", in_a_worker
-        )
-
-
-def _ask(where: str, script: str) -> Iterator[Finding]:
-    command, environment = (
-        [sys.executable, "-P", "-c", script],
-        {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
-    )
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        yield Finding(
-            "problem",
-            f"{where} did not answer within 300 s",
-            "is the cluster up, and has it a free CPU?",
-        )
-        return
-    if "loss known" in done.stdout:
-        yield Finding("ok", f"verl knows the policy loss 'bandpo' in {where}")
-        for reason in re.findall("^no worker: (.*)", done.stdout, re.MULTILINE):
-            yield Finding(
-                "problem",
-                f"verl's worker cannot be imported in {where}: {reason}",
-                "verl's rollout engine (vllm or sglang) brings what is missing: uvicorn, fastapi",
-            )
-        return
-    reason = (done.stderr.strip().splitlines() or ["it is not among verl's policy losses"])[-1]
-    cure = "install bandpo in the environment of that process (in Ray: on every node, or by runtime_env)"
-    if "loss unknown" in done.stdout:
-        reason = (
-            "verl loaded no plug-in of that name; `python -c 'import bandpo.integrations.verl'` shows why"
-        )
-        cure += "; VERL_USE_EXTERNAL_PLUGINS, if it is set, must name bandpo"
-    yield Finding("problem", f"verl does not know the policy loss 'bandpo' in {where}: {reason}", cure)

@@ -40,8 +40,8 @@ def is_of_trl(config: Mapping[str, Any]) -> bool:
         "max_completion_length",
         "per_device_train_batch_size",
         "scale_rewards",
+        "num_generations",
     }
-    others |= {"num_generations"}
     return not config.keys().isdisjoint({*JUDGED, *others})
 
 

@@ -184,8 +184,11 @@ def objective_for(
     if isinstance(value, Method):
         whose = f"method {value.name!r}: "
         if value.from_sampler and (its.sampler is None or (its.sampler and anchor != "sampler")):
-            own_loop = f"{host} does not have; call policy_loss in your own loop, with {value.arguments}"
-            how = f"; set {its.sampler}" if its.sampler else f", which {own_loop}"
+            how = (
+                f"; set {its.sampler}"
+                if its.sampler
+                else f", which {host} does not have; call policy_loss in your own loop, with {value.arguments}"
+            )
             raise ValueError(f"{whose}its ratio is to the sampler's policy{how}")
         value = value.without_average
     elif value.aggregation == its.averages.get(average or its.average, ""):
@@ -202,8 +205,9 @@ def objective_for(
         if not its.provides(name):
             hosts = " or ".join(each for each in TRAINERS if TRAINERS[each].provides(name))
             instead = f"train with {hosts}" if hosts else "call policy_loss in your own loop"
-            lacks = f"needs {name}, which {host} does not give a rule"
-            raise ValueError(f"{whose}{rule} {lacks}; take another rule, or {instead}")
+            raise ValueError(
+                f"{whose}{rule} needs {name}, which {host} does not give a rule; take another rule, or {instead}"
+            )
     return value
 
 
@@ -279,8 +283,14 @@ def slime_loss(
         )
     average = None if args.custom_pg_loss_reducer_function_path else str(args.calculate_per_token_loss)
     anchor, old = ("sampler", "rollout_log_probs") if args.use_rollout_logprobs else ("old", "log_probs")
-    node = getattr(args, "trust_region", None)
-    limits = Limits(host, node, "eps_clip", "eps_clip_high", anchor=anchor, average=average)
+    limits = Limits(
+        host,
+        getattr(args, "trust_region", None),
+        "eps_clip",
+        "eps_clip_high",
+        anchor=anchor,
+        average=average,
+    )
     args = limits(args, torch.cat(batch[old]), torch.cat(batch["advantages"]))
     return theirs(args, batch, logits, reduce)
 

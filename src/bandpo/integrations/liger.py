@@ -11,8 +11,6 @@ rule acts. The average is Liger's, by `loss_type`: over micro-batches a mean of 
 
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

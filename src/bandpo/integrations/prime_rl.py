@@ -13,8 +13,6 @@ sampler. prime-rl's default loss was, to 2026-08-27, `{ type = "objective", trus
 without `kl_tau`. Nothing of prime-rl, which is not on PyPI, is imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

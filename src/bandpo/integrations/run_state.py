@@ -1,7 +1,5 @@
 """Write the tokens of a run. The trainers of TRL and verl do."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -10,8 +10,6 @@ to +-20, as SkyRL does, unless the objective has a `max_log_ratio`.
 
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

@@ -10,8 +10,6 @@ the server's losses only: write a `train_step` that calls `forward_backward_cust
 log-probabilities, so it is the same with another server of that API (Fireworks' was read; none was called).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

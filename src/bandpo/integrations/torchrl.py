@@ -10,8 +10,6 @@ and `clip_fraction` counts padding too.
 
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

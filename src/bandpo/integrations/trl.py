@@ -8,8 +8,6 @@ its gradient, and A to -1, so that the term is max(r, our loss); and r is capped
 penalty, the weights of the sampler, the entropy mask and the average stay TRL's, whatever its release does.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect
@@ -23,13 +21,12 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from ..bounds import Bounds
 from ..losses.metrics import Metrics
 from ..losses.objective import Objective
 from ..losses.policy import policy_loss
 from ..notation import as_python
-from ..trust_regions.base import Context, Region
-from . import Rule, log_rule
+from ..trust_regions.base import Region
+from . import Rule, bounds_of, log_rule
 from .run_state import TokenWriter, check_tokens
 from .trl_context import ControlCallback as ControlCallback
 from .trl_context import FiniteGuard
@@ -132,18 +129,6 @@ class BandPOConfig(GRPOConfig):
         # The rule of BandPOTrainer, or else its default.
         elif self.epsilon == 0.2 and self.epsilon_high is None:
             cast(Any, self).epsilon = UnusedEpsilon("that of BandPOTrainer")
-
-
-@dataclass(frozen=True)
-class _Seen(Region):
-    """Keep the bounds that a rule made."""
-
-    rule: Region
-    made: list[Bounds] = field(default_factory=list)
-
-    def bounds(self, old_logps: Tensor, context: Context | None = None) -> Bounds:
-        self.made.append(self.rule.bounds(old_logps, context))
-        return self.made[-1]
 
 
 class BandPOTrainer(GRPOTrainer):
@@ -252,8 +237,10 @@ class BandPOTrainer(GRPOTrainer):
         for name, settled in self._settled.items():
             now = getattr(self, name, getattr(self.args, name, None))
             if now != settled:
-                was = f"{name} is {now!r}, and was {settled!r} when the rule was checked"
-                raise ValueError(f"{was}: set it in the args of a new trainer")
+                raise ValueError(
+                    f"{name} is {now!r}, and was {settled!r} when the rule was checked: set it in the args of a "
+                    "new trainer"
+                )
         before = self.epsilon_low, self.epsilon_high, self.args.delta
         self._loss_inputs = inputs = self._anchored(inputs)
         if self._replaces:
@@ -283,7 +270,10 @@ class BandPOTrainer(GRPOTrainer):
         return out
 
     def _set_bounds(self, inputs: dict[str, Any], logps: Tensor, entropies: Tensor | None) -> None:
-        mask, advantages = self._response_mask(inputs), inputs["advantages"]
+        advantages = inputs["advantages"]
+        mask = (
+            inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        ).bool()  # not at the tokens of tools
         # Without stored log-probabilities the batch is on policy: TRL takes the current ones, and so do we.
         stored = inputs.get("old_per_token_logps")
         if stored is not None and self.args.anchor == "sampler":
@@ -296,21 +286,18 @@ class BandPOTrainer(GRPOTrainer):
             self._token_writer.write(
                 self.state.global_step, old_logps, logps, advantages, mask, batch=batch
             )
-        seen = _Seen(self.trust_region)
-        objective = self.objective if self.objective.changed() else Objective(seen)
         # For the loss of each token the inputs are checked, which waits for the device; where TRL has the loss, the
         # value is not used. The metrics "all" count NaN, and do not refuse it: the guard ends the run, with its step.
         average: Any = ("none", None) if self._replaces else ("token-mean", 1.0)
-        more = self.args.all_metrics or self.objective.dual_clip is not None
         with torch.set_grad_enabled(self._replaces and torch.is_grad_enabled()):
             loss, metrics = policy_loss(
                 logps,
                 old_logps,
                 advantages,
                 mask,
-                dataclasses.replace(objective, aggregation=average[0]),
+                dataclasses.replace(self.objective, aggregation=average[0]),
                 normalizer=average[1],
-                metrics="all" if more or self._replaces else "main",
+                metrics="all" if self.args.all_metrics or self._replaces else "main",
                 extra={} if entropies is None else {"entropies": entropies},
             )
         if self._replaces:
@@ -319,8 +306,8 @@ class BandPOTrainer(GRPOTrainer):
                 BoundAsEpsilon(torch.full_like(loss, math.inf)),
                 BoundAsEpsilon(loss),
             )
-        else:  # the bounds of each token; or the numbers of a Clip, for a loss that is TRL's own
-            bounds: Any = seen.made[-1] if seen.made else self.trust_region
+        else:
+            bounds = bounds_of(self.trust_region, old_logps, advantages.view(len(mask), -1), mask)
             self.epsilon_low, self.epsilon_high = bounds.eps_low, bounds.eps_high
             if self.loss_type == "cispo":  # there it is the bound itself
                 self.epsilon_high += 1
@@ -351,21 +338,18 @@ class BandPOTrainer(GRPOTrainer):
         bad = [name for name, x in zip(names, sizes.T, strict=True) if missing or x.isinf().any()]
         if bad and cast(torch.nn.Module, self.model).training:
             size = "infinite" if rewards.isinf().any() else "so large that their deviation is infinite"
-            what = "None or NaN for all completions" if missing else f"{size} in float32"
-            what = f"rewards of {', '.join(bad)} are {what}"
-            step, change = self.state.global_step + 1, "Mend the reward function, or scale it near 1"
-            self.finite_guard.stop(self.args, self.state, step, what, change)
+            size = "None or NaN for all completions" if missing else f"{size} in float32"
+            what, change = (
+                f"rewards of {', '.join(bad)} are {size}",
+                "Mend the reward function, or scale it near 1",
+            )
+            self.finite_guard.stop(self.args, self.state, self.state.global_step + 1, what, change)
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         outputs = super()._generate_and_score_completions(inputs)
         # Among TRL's outputs, so that it comes with the responses to each loss.
         return outputs | {GENERATED_AT: torch.tensor(self.state.global_step)}
-
-    def _response_mask(self, inputs: dict[str, Any]) -> Tensor:
-        """Return True at the tokens of the policy, not at those of tools."""
-        mask = inputs["completion_mask"].bool()
-        return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
 
     def _anchored(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a loss, with the ratio's anchor as the old policy."""

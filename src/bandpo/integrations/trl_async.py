@@ -5,8 +5,6 @@ bounds of each token here. Its old log-probabilities are the sampler's, and so i
 all that is more than a clamp: the loss has no place for it.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from typing import Any
@@ -29,8 +27,9 @@ class AsyncBandPOTrainer(AsyncGRPOTrainer):
         named = inspect.signature(AsyncGRPOTrainer).bind_partial(*arguments, **named).arguments
         args = named["args"] = copy.copy(named.get("args") or AsyncGRPOConfig("AsyncBandPO"))
         if (args.epsilon, args.epsilon_high) != (0.2, None):
-            both = f"epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}"
-            raise ValueError(f"trust_region replaces {both}: leave both out")
+            raise ValueError(
+                f"trust_region replaces epsilon = {args.epsilon}, epsilon_high = {args.epsilon_high}: leave both out"
+            )
         vars(args)["epsilon"] = UnusedEpsilon(f"replaced by the trust region {self._limits.region}")
         super().__init__(**named)
 

@@ -1,7 +1,5 @@
 """Steer a rule's number in TRL, and stop at NaN."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,14 +143,14 @@ class ControlCallback(TrainerCallback):
         ours = self.trainer.last_metrics  # with NaN for a share of nothing, which a row leaves out
         numbers = ours | {f"{_OURS}{name}": x for name, x in ours.items()} | row
         self._use(self.controller.step(self.trainer.trust_region, numbers))
-        saved = {
+        cast(Any, state.stateful_callbacks)[_NAME] = {
             "controller": repr(self.controller),
             "state": self.controller.state_dict(),
             "step": state.global_step,
         }
-        cast(Any, state.stateful_callbacks)[_NAME] = saved
 
     def _use(self, rule: Region) -> None:
         self.trainer.replace_rule(rule)
-        named = self.controller.state_dict().items()
-        self.trainer.row_of_rule = {f"{_OURS}controlled/{name}": x for name, x in named}
+        self.trainer.row_of_rule = {
+            f"{_OURS}controlled/{name}": x for name, x in self.controller.state_dict().items()
+        }

@@ -1,7 +1,5 @@
 """Write the log of a training with TRL, and say at its end what the clip did."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 from pathlib import Path

@@ -1,12 +1,10 @@
 """Fit TRL's settings to an objective, and refuse the others. The doctor calls this without TRL."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
@@ -15,9 +13,6 @@ from ..notation import as_python
 from ..trust_regions.base import Region
 from ..trust_regions.rules import Clip
 from . import LOSS_TYPES, Rule, objective_for, say_average
-
-if TYPE_CHECKING:
-    from trl.trainer.grpo_config import GRPOConfig
 
 # What the losses need that are TRL's own way to an objective.
 _OTHER_LOSSES = {
@@ -76,9 +71,11 @@ def check_losses(trainer: type, theirs: type) -> None:
         for name in {"_compute_loss", "compute_loss"} & vars(each).keys():
             code = getattr(inspect.unwrap(vars(each)[name]), "__code__", None)  # a partial has none
             if code is None or not {"super", name} <= {*code.co_names}:
-                why = "is not known to clamp the ratio between 1 - epsilon_low and 1 + epsilon_high"
-                how = f"it must call super().{name} for that, in a plain method; its decorators need functools.wraps"
-                raise ValueError(f"{each.__name__}.{name} {why}: {how}")
+                raise ValueError(
+                    f"{each.__name__}.{name} is not known to clamp the ratio between 1 - epsilon_low and "
+                    f"1 + epsilon_high: it must call super().{name} for that, in a plain method; "
+                    "its decorators need functools.wraps"
+                )
 
 
 def settle(args: Any, node: Rule | None) -> Objective:
@@ -101,7 +98,7 @@ def node_of(objective: Objective) -> dict[str, Any] | str:
         return repr(value)
 
 
-def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
+def is_trls_own(args: Any, objective: Objective) -> bool:
     """Check that TRL's own loss under these settings is the objective."""
     clip, changed, level = objective.trust_region, objective.changed(), args.importance_sampling_level
     if not isinstance(clip, Clip):
@@ -115,11 +112,13 @@ def is_trls_own(args: GRPOConfig, objective: Objective) -> bool:
     )
 
 
-def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
+def refusals(args: Any, objective: Objective | None, *, host: str = "TRL") -> Iterator[str]:
     """Yield a message for each refused setting. The objective may be unknown. The host is TRL or unsloth."""
     if not isinstance(args.generation_kwargs, Mapping | None) or not isinstance(args.loss_type, str):
-        what = "loss_type must be text and generation_kwargs a mapping"
-        yield f"{what}, got {args.loss_type!r} and {args.generation_kwargs!r}"
+        yield (
+            f"loss_type must be text and generation_kwargs a mapping, got {args.loss_type!r} and "
+            f"{args.generation_kwargs!r}"
+        )
         return
     rule = "trust_region" if objective is None else as_python(objective)
     replaced = {"epsilon": (args.epsilon, 0.2), "epsilon_high": (args.epsilon_high, None)}
@@ -158,7 +157,7 @@ def refusals(args: GRPOConfig, objective: Objective | None, *, host: str = "TRL"
     yield from [message for message, holds in refused.items() if holds]
 
 
-def suspicions(args: GRPOConfig) -> Iterator[str]:
+def suspicions(args: Any) -> Iterator[str]:
     """Yield a message for sampling from other probabilities than those of the bounds."""
     more = args.generation_kwargs
     chosen = vars(args) | (dict(more) if isinstance(more, Mapping) else {})
@@ -169,7 +168,7 @@ def suspicions(args: GRPOConfig) -> Iterator[str]:
         yield f"{', '.join(changed)}: tokens are not sampled from the probabilities that bounds are computed from"
 
 
-def warn_of(args: GRPOConfig, region: Region) -> float:
+def warn_of(args: Any, region: Region) -> float:
     """Warn if settings keep the region from acting. Returns the steps a batch."""
     for suspicion in suspicions(args):
         warnings.warn(suspicion, stacklevel=3)

@@ -14,8 +14,6 @@ Only where the ratio is to the sampler's policy or tokens are written, `Training
 
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import sys
@@ -129,9 +127,9 @@ def bandpo_loss(
     say_average("verl", options.trust_region, loss_agg_mode, print)
     missing = options.of_batch - of_batch.keys()
     if missing:
-        where = "outside of TrainingWorker.train_mini_batch, or by a loss without the actor's config"
         raise RuntimeError(
-            f"{HERE}: {sorted(missing)} of the batch is missing: verl called the loss {where}"
+            f"{HERE}: {sorted(missing)} of the batch is missing: verl called the loss outside of "
+            "TrainingWorker.train_mini_batch, or by a loss without the actor's config"
         )
     if options.anchor == "sampler":
         if rollout_is_weights is not None:
@@ -195,10 +193,10 @@ def patch_train_mini_batch(names: frozenset[str]) -> None:
         worker is None
         and {"verl.workers.fsdp_workers", "verl.workers.megatron_workers"} & sys.modules.keys()
     ):
-        cannot = (
-            "the older workers of verl 0.7 do not hand a loss; set trainer.use_legacy_worker_impl=disable"
+        raise ValueError(
+            f"{HERE}: {sorted(names)} of the batch is needed, which the older workers of verl 0.7 do not hand a loss; "
+            "set trainer.use_legacy_worker_impl=disable"
         )
-        raise ValueError(f"{HERE}: {sorted(names)} of the batch is needed, which {cannot}")
     if worker is None or hasattr(worker.train_mini_batch, "hands_the_batch"):
         return
     inner = worker.train_mini_batch

@@ -275,13 +275,12 @@ def doctor(
     arguments: Annotated[
         list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")
     ] = None,
-    no_ray: Annotated[bool, Option("--no-ray", help="Skip the check in a Ray worker.")] = False,
     as_json: Json = False,
     trust: Trust = False,
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 
-    Without arguments, it checks what is installed, and whether verl knows the loss, here and in a Ray worker. Given the
+    Without arguments, it checks what is installed. Given the
     configuration of a run, it says how often each answer is used, in how many optimizer steps, and finds settings
     without effect and those that do something else than they say. It knows TRL, verl and the trainers with a module in
     docs/hosts.md; a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read
@@ -291,7 +290,7 @@ def doctor(
     from ..training.doctor import examine
 
     rows: list[dict[str, Any]] = []
-    for finding in examine(arguments or [], ray=not no_ray, trust=trust):
+    for finding in examine(arguments or [], trust=trust):
         rows.append(vars(finding))
         if not as_json:  # as they come: some take seconds
             print(wrapped(f"{MARK[finding.level]}  {finding.what}", 6), flush=True)

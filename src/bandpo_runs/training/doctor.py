@@ -13,7 +13,7 @@ import numpy as np
 from bandpo.clipping import clip_in_words
 from bandpo.doctor import Finding
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
-from bandpo.doctor.installed import installation, plug_in
+from bandpo.doctor.installed import installation
 from bandpo.doctor.on_trl import is_of_trl, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
@@ -60,7 +60,7 @@ _GROUPS = (
 )  # folders of Hydra, whose files are what stands below that name
 
 
-def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) -> Iterator[Finding]:
+def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Finding]:
     """Examine the installation without arguments.
 
     Arguments name logs (as `logs_at` finds them), scripts (.py, .sh) and settings, which files and overrides add up to
@@ -71,7 +71,6 @@ def examine(arguments: Sequence[str], *, ray: bool = True, trust: bool = False) 
     """
     if not arguments:
         yield from installation()
-        yield from plug_in(ray)
         return
     logs = list(filter(_is_log, arguments))
     runs = {key: log for text in logs for key, log in logs_at(Path(text)).items()}
