@@ -40,6 +40,10 @@ def with_bounds(change):
 FAULTS = {
     "log_f of another f": (Divergence("mine", CHI2.f, log_f=lambda x: x * x), r"log_f\(log u\) must be f"),
     "log_f with a slope at 1": (Divergence("mine", CHI2.f, log_f=lambda x: torch.exp(2 * x) - 1), "log_f"),
+    "log_f without a value far out": (
+        Divergence("mine", CHI2.f, log_f=lambda x: torch.expm1(x) ** 2 + 0 * torch.exp(2 * x)),
+        "log_f must be a number or inf",
+    ),
     "delta doubled": (with_bounds(lambda low, high, p, d: CHI2.log_bounds(p, 2 * d)), "either g = delta or the simpl"),
     "beyond the simplex": (with_bounds(lambda low, high, p, d: (low, high + 1)), r"r_high must be in \[1, 1/p\]"),
     "never saturates": (with_bounds(lambda low, high, p, d: (low.clamp(min=-3), high)), "at r_low either g = delta"),

@@ -80,6 +80,9 @@ def _check_log_f(f_of: Callable[[Tensor], Tensor], log_f: Callable[[Tensor], Ten
     near = (got - facts["f"]).abs() <= 1e-6 * facts["f"].abs() + 1e-8 * (1 + f.abs() + torch.exp(x))
     _all(near, "log_f(log u) must be f(u) - f'(1) (u - 1)", facts)
     _all(got >= 0, "log_f must not be negative", facts)
+    far = torch.tensor([-torch.inf, -700, -50, 50, 700], dtype=torch.float64)
+    facts = {"log u": far, "log_f": log_f(far)}
+    _all(~facts["log_f"].isnan(), "log_f must be a number or inf for log u from -inf to 700", facts)
 
 
 def check_trust_region(region: Region, context: Context | None = None) -> None:
