@@ -165,7 +165,7 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     none, grpo, weighted, band = (100 * statistics.fmean(each.values()) for each in smollm2_reuse.judged(8).values())
     sentence = f"six rounds, {seeds} seeds: no clip {none:.0f} % right, Band-KL {band:.0f} %, GRPO's clip {grpo:.0f} %"
     assert_in("README.md", sentence)
-    assert_in("README.md", "the best rate without a clip was a sixteenth of GRPO's")
+    assert_in("README.md", "the best learning rate without a clip was a sixteenth of GRPO's")
     sentence = f"ended with {none:.0f} % right without a clip, {weighted:.0f} % under the weighted clip, "
     sentence += f"{band:.0f} % under Band-KL `0.05` and {grpo:.0f} % under GRPO's, each at the learning rate that "
     assert_in("research/pages/smollm2.md", f"{sentence}three seeds chose")

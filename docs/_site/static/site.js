@@ -3,6 +3,9 @@ for (const caption of document.querySelectorAll(".caption[role=heading]")) capti
 document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
 document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
 
+// A long name in a table breaks before a letter, behind one of . _ / = and (.
+for (const each of document.querySelectorAll("td code .pre")) each.innerHTML = each.innerHTML.replace(/[._/=(](?=[a-z])/gi, "$&<wbr>");
+
 // What is wider than its place can be scrolled by arrow keys once it has the focus.
 const wide = new ResizeObserver((entries) => {
   for (const {target} of entries) {
