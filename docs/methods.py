@@ -98,7 +98,7 @@ For other numbers write the objective instead of the name.
 - **objective**, and the paper's average over tokens ([`aggregate`](api.md)). Most trainers average themselves.
 - **runs in**: in brackets the keywords that `policy_loss` needs.
   *Most* are those with a gate: {", ".join(host for host, its in TRAINERS.items() if not its.clamps)}.
-- **\\***: not all was read at its source. `bandpo explain NAME` says what was not.
+- **\\***: not everything was checked at its source. `bandpo explain NAME` says what was not.
 
 [A test](../tests/losses/test_methods.py) compares each value and gradient with its formula.
 See also [how methods differ](../research/pages/prior.md) and [what has no name here](../research/pages/unnamed.md):

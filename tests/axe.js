@@ -1,5 +1,5 @@
 // Every page of the built site by axe, in light and dark and as wide as a screen and a phone: what is serious, and what runs
-// off the edge. CONTRIBUTING.md ("Build the site") has the command.
+// off the edge. CONTRIBUTING.md ("The site") has the command.
 const fs = require("fs");
 const path = require("path");
 const {pathToFileURL} = require("url");
@@ -7,7 +7,7 @@ const puppeteer = require("puppeteer-core");
 
 (async () => {
   const [folder, ...pages] = process.argv.slice(2);
-  const all = pages.length ? pages : fs.readdirSync(folder).filter((name) => name.endsWith(".html")).sort();
+  const all = pages.length ? pages : fs.readdirSync(folder, {recursive: true}).filter((name) => /^(?!files).*\.html$/.test(name)).sort();
   const executablePath = ["chromium", "chromium-browser", "google-chrome"].map((name) => `/usr/bin/${name}`).find(fs.existsSync);
   const browser = await puppeteer.launch({executablePath, args: ["--no-sandbox", "--disable-gpu"]});
   const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");

@@ -1,6 +1,6 @@
 // What tests/test_explorer.py asks of docs/explorer.html, in the page itself.
 
-/** Of each rule, with its first values and with others, all that bandpo says of it too; what is drawn; what is fetched. */
+/** Of each rule, with its first values and with others, all that bandpo says of it too; of each address, what is set. */
 function ask(places, ratios, addresses) {
   fetch("https://example.org/").catch(() => {});
   const image = document.createElement("img");
@@ -23,19 +23,12 @@ function askRule(method, places, ratios) {
   });
 }
 
-/** What the map shows at an address: ticks as logits of p and logarithms of r, with their places, and its curves. */
+/** The address that the page makes of what an address set. */
 function askPage(address) {
   location.hash = address;
   readAddress();
   draw();
-  const ticks = (kind, scale) => [...document.querySelectorAll(`#map .tick.${kind}[data-value]`)].map((text) =>
-    [scale(Number(text.dataset.value)), Number(text.getAttribute(kind)) - (kind === "y" ? 4 : 0)]);
-  const curves = [...document.querySelectorAll("#map path.curve")].map((path) =>
-    [path.getAttribute("class"), path.getAttribute("d").slice(1).split(" L").map((pair) => pair.split(",").map(Number))]);
-  return {
-    back: addressOf(), a: nodeOf(state.a), b: nodeOf(state.b), curves,
-    ticks: { x: ticks("x", (p) => Math.log(p / (1 - p))), y: ticks("y", Math.log) },
-  };
+  return addressOf();
 }
 
 function answer(value) {

@@ -1,4 +1,4 @@
-"""The explorer: small, and in a browser its numbers and pictures are bandpo's."""
+"""The explorer: small, and in a browser its numbers and lines are bandpo's."""
 
 import base64
 import hashlib
@@ -73,7 +73,7 @@ def test_in_a_browser_its_numbers_and_lines_are_bandpos(seen):
     answer, complaints = seen
     # It may fetch nothing, and says nothing else.
     assert [line for line in complaints if "Content Security Policy" not in line] == []
-    assert [page["back"] for page in answer["pages"]] == SETTINGS, "the address holds what is set"
+    assert answer["pages"] == SETTINGS, "the address holds what is set"
     assert (len(complaints) >= 2, len(answer["rules"])) == (True, 2 * 20)
     log_p = torch.tensor(P, dtype=torch.float64).log()
     places, names = log_p[:, None].expand(-1, len(R)), vars(bandpo.trust_regions) | vars(bandpo.losses)

@@ -10,7 +10,7 @@ from scripts import ROOT
 
 LIST = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Words")[2].partition("\n## ")[0]
 # Still to be rewritten. What leaves this line adds its words to the sum below, which ends at 18,000.
-NOT_YET = ["README.md"]
+NOT_YET: list[str] = []
 DOCS = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
 PAGES = DOCS | {"README.md": ROOT / "README.md"}
 PAGES |= {f"research {path.stem}": path for path in (ROOT / "research" / "pages").glob("*.md")}

@@ -34,7 +34,7 @@ def link_files(app, doctree):
         target = Path(app.env.doc2path(name)).parent / node["reftarget"].partition("#")[0]
         if node["refdomain"] == "doc":
             target = (DOCS / node["reftarget"]).with_suffix(".md")
-            node["refexplicit"] = not node.astext().endswith(".md")  # [lab.md](lab.md) reads as that page's title
+            node["refexplicit"] = not node.astext().endswith(".md")  # [idea.md](idea.md) reads as that page's title
         if not target.exists():  # as in CONTRIBUTING.md, which is a page of docs/ by inclusion
             target = ROOT / node["reftarget"]
         target = target.resolve()

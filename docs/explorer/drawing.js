@@ -78,9 +78,9 @@ function plot(place, x, y, { title, xTitle, label, height, xFormat = number, yFo
   for (const value of x.ticks) {
     if (left(value) - last < 40) continue;
     last = left(value);
-    put(`<text class="tick x" data-value="${value}" x="${pixel(left(value))}" y="${edge.bottom + 17}">${xFormat(value)}</text>`);
+    put(`<text class="tick x" x="${pixel(left(value))}" y="${edge.bottom + 17}">${xFormat(value)}</text>`);
   }
-  for (const value of y.ticks) put(`<text class="tick y" data-value="${value}" x="${edge.left - 7}" y="${pixel(top(value) + 4)}">${yFormat(value)}</text>`);
+  for (const value of y.ticks) put(`<text class="tick y" x="${edge.left - 7}" y="${pixel(top(value) + 4)}">${yFormat(value)}</text>`);
   put(`<text class="title" x="0" y="13">${title}</text>`);
   put(`<text class="tick xtitle" x="${edge.right}" y="${edge.bottom + 34}">${xTitle}</text>`);
   let svg = place.querySelector("svg");

@@ -23,7 +23,7 @@ const METHODS = [
   {
     name: "no-clip", title: "No clip", short: "No clip", family: "Fixed clips",
     fields: [], node: () => clip(1, "inf"),
-    about: "Nothing stops any token. It shows what a clip is for.",
+    about: "No token is clipped. It shows what a clip is for.",
   },
   {
     name: "band-kl", title: "Band-KL (BandPO)", short: "Band-KL", family: "Bands: a budget of change, delta",
@@ -85,37 +85,37 @@ const METHODS = [
     about: "The room is the square root of delta / p.",
   },
   {
-    name: "cispo", title: "CISPO: the push is held, not stopped", short: "CISPO", family: "Not stopped, but pushed less",
+    name: "cispo", title: "CISPO: the push is held, not clipped", short: "CISPO", family: "Not clipped, but pushed less",
     fields: [["eps_high", 4, 0.1, 10]], node: (high) => applied(clip(1, high), "weight"),
-    about: "No token is ever stopped; the weight of its push grows with its ratio up to 1 + eps_high and no further.",
+    about: "No token is ever clipped; the weight of its push grows with its ratio up to 1 + eps_high and no further.",
   },
   {
-    name: "ce-gppo", title: "CE-GPPO: some push is kept", short: "CE-GPPO", family: "Not stopped, but pushed less",
+    name: "ce-gppo", title: "CE-GPPO: some push is kept", short: "CE-GPPO", family: "Not clipped, but pushed less",
     fields: [["eps", 0.2, 0.001, 1], ["low", 0.5, 0, 1], ["high", 1, 0, 1]],
     node: (eps, low, high) => applied(clip(eps, eps), { type: "preserve", low, high }),
-    about: "Where a clip would stop a token, a share of the push at the bound is kept: low below the interval, high above it.",
+    about: "Beyond the bounds a share of the push at the bound is kept: low below them, high above them.",
   },
   {
-    name: "dgpo", title: "DGPO: the push decays", short: "DGPO", family: "Not stopped, but pushed less",
+    name: "dgpo", title: "DGPO: the push decays", short: "DGPO", family: "Not clipped, but pushed less",
     fields: [["eps", 0.2, 0.001, 1], ["low", 1, 0.1, 4], ["high", 0.5, 0.1, 4]],
     node: (eps, low, high) => applied(clip(eps, eps), { type: "decay", low, high }),
-    about: "Where a clip would stop a token, its push is weighed down as a power of how far out it is.",
+    about: "Beyond the bounds the push shrinks as a power of how far out the token is.",
   },
   {
-    name: "cfpo", title: "CFPO, SPO: pulled back", short: "CFPO", family: "Not stopped, but pushed less",
+    name: "cfpo", title: "CFPO, SPO: pulled back", short: "CFPO", family: "Not clipped, but pushed less",
     fields: [["eps", 0.2, 0.001, 1]], node: (eps) => applied(clip(eps, eps), "quadratic"),
     about: "The push weakens from the start, is nothing at the bound and pulls the token back beyond it.",
   },
   {
-    name: "sapo", title: "SAPO: a soft gate", short: "SAPO", family: "Not stopped, but pushed less",
+    name: "sapo", title: "SAPO: a soft gate", short: "SAPO", family: "Not clipped, but pushed less",
     fields: [["tau_positive", 1, 0.1, 10], ["tau_negative", 1.05, 0.1, 10]],
     node: (tau_positive, tau_negative) => applied(clip(1, "inf"), { type: "sapo", tau_positive, tau_negative }),
     about: "It has no interval: the push fades smoothly as the ratio leaves 1.",
   },
   {
-    name: "abc-grpo", title: "ABC-GRPO: stopped on both sides", short: "ABC-GRPO", family: "Stopped on both sides",
+    name: "abc-grpo", title: "ABC-GRPO: clipped for either sign", short: "ABC-GRPO", family: "Clipped for either sign",
     fields: [["eps", 0.2, 0.001, 1]], node: (eps) => applied(twice(clip(eps, eps)), "mask_two_sided"),
-    about: "A token outside the clip gets no push at all, not even one that would bring it back.",
+    about: "A token outside its bounds gets no push at all, not even one that would bring it back.",
   },
 ];
 const twice = (rule) => ({ type: "by_sign", positive: rule, negative: rule });
@@ -124,11 +124,11 @@ const twice = (rule) => ({ type: "by_sign", positive: rule, negative: rule });
 const nodeOf = (choice) => methodOf(choice).node(...choice.values);
 const methodOf = (choice) => METHODS.find((method) => method.name === choice.name);
 
-/** What becomes of a token at the end of its interval, in words. */
+/** What becomes of a token at its bound, in words. */
 function effectOf(node) {
   const surrogate = node.surrogate || "clip";
   return {
-    clip: "stops it at", mask_two_sided: "stops it at", weight: "holds the push on it from", preserve: "weakens the push on it from",
+    clip: "clips it at", mask_two_sided: "clips it at", weight: "holds the push on it from", preserve: "weakens the push on it from",
     decay: "fades the push on it from", quadratic: "turns the push on it at", sapo: "fades the push on it from the start",
   }[surrogate.type || surrogate];
 }
@@ -187,7 +187,7 @@ loss, metrics = bandpo.policy_loss(logps, old_logps, advantages, mask, rule)`,
       `${imports}
 from bandpo.integrations.trl import BandPOTrainer
 
-# in GRPOConfig: steps_per_generation or num_iterations for at least two steps a batch, else every ratio is 1 and no rule acts
+# in GRPOConfig: steps_per_generation or num_iterations for at least two steps per batch, or clipping has no effect
 trainer = BandPOTrainer(                                    # was: GRPOTrainer(
     model, reward, args, dataset,
     trust_region=${rule})`,

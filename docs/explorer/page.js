@@ -177,7 +177,7 @@ function verdictOf(rule, p, good, more = false) {
   const effect = effectOf(rule.node);
   if (effect.endsWith("start")) return effect;
   const ratio = good ? high : low, end = ratio * p;
-  if (end > 1 - 1e-9) return "does not stop it";
+  if (end > 1 - 1e-9) return "does not clip it";
   if (end > 0.9999) return "lets it grow to almost 1";
   if (end < 1e-6) return `lets it fall to ${end < 1e-12 ? 0 : "almost 0"}`;
   return `${effect} ${probability(end)}${more ? ` (${number(ratio)} times as likely)` : ""}`;
@@ -199,7 +199,7 @@ function writeVerdict(rules) {
 const rows = (table, head, body) => {
   table.tHead.innerHTML = `<tr><td></td>${head.map((text) => `<th scope="col">${text}</th>`).join("")}</tr>`;
   table.tBodies[0].innerHTML = body
-    .map(([name, cells]) => `<tr><th scope="row">${name}</th>${cells.map(([x, text]) => `<td data-value="${x}">${text}</td>`).join("")}</tr>`)
+    .map(([name, cells]) => `<tr><th scope="row">${name}</th>${cells.map((text) => `<td>${text}</td>`).join("")}</tr>`)
     .join("");
 };
 
@@ -224,7 +224,7 @@ function drawMap(place, rules, height, dots) {
     drawLimits(pen, rules, ratioPoints);
     pen.level("zero", 1);
     if (dots) return dots(pen);
-    pen.text("end", P.value(0.985), R.value(0.95), "above certain");
+    pen.text("end", P.value(0.985), R.value(0.95), "above 1");
     pen.text("", P.value(0.015), R.value(0.04), "fell");
     pen.text("", P.value(0.015), R.value(0.93), "grew");
     for (const side of SIDES) for (const r of rules[side].bounds(state.p)) pen.dot(side, state.p, r);
@@ -275,7 +275,7 @@ function writeNumbers(rules) {
   const { p, r, good } = state;
   element("numbers-caption").textContent = `In numbers, for p = ${probability(p)}`;
   const bounds = SIDES.map((side) => rules[side].bounds(p));
-  const cells = (value, show) => bounds.map(([low, high], i) => ((x) => [x, show(x)])(value(low, high, i)));
+  const cells = (value, show) => bounds.map(([low, high], i) => show(value(low, high, i)));
   const toProbability = (x) => Math.min(x * p, 1);
   rows(element("numbers"), SIDES.map((side) => `${rules[side].short} ${state[side].values.join("/")}`), [
     ["lowest probability", cells((low) => toProbability(low), (x) => (x < 1e-6 ? "0" : probability(x)))],
@@ -306,15 +306,15 @@ function drawRun(rules) {
     for (const kind of ["free", "both", "a", "b"]) pen.dots(kind, counted.dots[kind]);
   });
   const [a, b] = SIDES.map((side) => rules[side].short);
-  element("key").innerHTML = `<span><i></i>free under both</span> <span><i class="a"></i>outside of ${a} only</span> <span><i class="b"></i>outside of ${b} only</span> <span><i class="both"></i>outside of both</span>`;
+  element("key").innerHTML = `<span><i></i>inside both</span> <span><i class="a"></i>outside of ${a} only</span> <span><i class="b"></i>outside of ${b} only</span> <span><i class="both"></i>outside of both</span>`;
   const some = tokens.old.length > MOST_DOTS ? `, one in ${Math.ceil(tokens.old.length / MOST_DOTS)} of them drawn` : "";
   element("counts-caption").textContent =
     `${tokens.old.length.toLocaleString("en")} tokens${some}, from ${source || "a run of the lab, bandpo’s toy task (scene storm, Clip 0.2)"}. ` +
-    "Outside: beyond its interval. Rare: of probability 0.2 or less. Cut: outside and, by its answer’s advantage, pushed further out.";
-  const columns = [["outside", "outside"], ["above", "above"], ["below", "below"], ["rare", "rare of these"], ["cut", "cut"]];
+    "Outside: the ratio is outside its bounds. Rare: of probability 0.2 or less. Clipped: outside, and its answer’s advantage pushes it farther out.";
+  const columns = [["outside", "outside"], ["above", "above"], ["below", "below"], ["rare", "rare of these"], ["cut", "clipped"]];
   rows(element("counts"), columns.map(([, title]) => title), SIDES.map((side, i) => [
     `${rules[side].short} ${state[side].values.join("/")}`,
-    columns.map(([name]) => [counted.counts[i][name], percent(counted.counts[i][name])]),
+    columns.map(([name]) => percent(counted.counts[i][name])),
   ]));
 }
 

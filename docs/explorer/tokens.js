@@ -1,5 +1,5 @@
 "use strict";
-// The tokens of a run, from files as `bandpo calibrate` reads them (docs/calibrate.md), and what a rule does to them.
+// The tokens of a run, from files as `bandpo calibrate` reads them (docs/run.md), and what a rule does to them.
 
 const COLUMNS = {
   old: ["old_logps", "old_per_token_logps", "old_log_probs", "old_logprobs", "old_log_prob"],
@@ -95,12 +95,12 @@ async function readFiles(files) {
   return { old: joined("old"), logRatio: joined("logRatio"), advantage: parts.every((part) => part.advantage) ? joined("advantage") : null };
 }
 
-/** Of each token whether it is outside its interval: 1 above, -1 below, 0 inside. */
+/** Of each token whether it is outside its bounds: 1 above, -1 below, 0 inside. */
 function sidesOf(tokens, rule) {
   return tokens.old.map((log, i) => (rule.contains(log, tokens.logRatio[i]) ? 0 : Math.sign(tokens.logRatio[i])));
 }
 
-/** Shares of all tokens: outside, above, below, cut (outside, and pushed further out); and of those outside the rare ones. */
+/** Shares of all tokens: outside its bounds, above, below, cut (clipped: outside, and pushed farther out); and of those outside the rare ones. */
 function countOf(tokens, sides) {
   const count = { outside: 0, above: 0, below: 0, cut: 0, rare: 0 };
   sides.forEach((side, i) => {

@@ -3,6 +3,12 @@ for (const caption of document.querySelectorAll(".caption[role=heading]")) capti
 document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
 document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
 
+// A long name in a table breaks before a letter, behind one of . _ / = and (.
+for (const each of document.querySelectorAll("td code .pre")) each.innerHTML = each.innerHTML.replace(/[._/=(](?=[a-z])/gi, "$&<wbr>");
+
+// A block of one line wraps on a phone; longer ones scroll, so that their lines stay apart.
+for (const each of document.querySelectorAll("pre")) each.classList.toggle("one-line", !each.textContent.trim().includes("\n"));
+
 // What is wider than its place can be scrolled by arrow keys once it has the focus.
 const wide = new ResizeObserver((entries) => {
   for (const {target} of entries) {
