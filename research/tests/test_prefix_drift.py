@@ -42,7 +42,7 @@ def test_fresh_samples_have_one_denominator_and_old_ones_several(monkeypatch):
 def test_the_page_has_the_differences_of_the_rows():
     rewards = {key: np.array(row["rewards"].split(), float) for key, row in chosen().items()}
     paragraph = re.search(
-        r"world whose prefixes drift.*?\n\n", (ROOT / "research/pages/others.md").read_text(), re.DOTALL
+        r"world whose prefixes drift.*?\n\n", (ROOT / "research/pages/others.md").read_text(encoding="utf-8"), re.DOTALL
     )
     assert paragraph
     pairs = re.findall(r"(-?0\.\d+) ± (0\.\d+)", paragraph[0])
@@ -53,3 +53,6 @@ def test_the_page_has_the_differences_of_the_rows():
     for (gap, half), (one, other, rule, length) in zip(pairs, cells, strict=True):
         ours, theirs = (rewards[length, "4", each, rule] for each in (one, other))
         assert (float(gap), float(half)) == pytest.approx(difference(ours, theirs)[:2], abs=0.0051)
+    report = (ROOT / "docs/report/index.md").read_text(encoding="utf-8")
+    short, long, *_ = pairs
+    assert f"it scored {' ± '.join(short)} (answers of 16 tokens) and {' ± '.join(long)} (64) below the same" in report
