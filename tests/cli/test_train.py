@@ -160,11 +160,12 @@ def test_a_row_of_the_lab_fits_80_columns(tmp_path):
         tmp_path,
         {"rounds": 1000},
     )
-    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0}
-    head = show_training._LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
+    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0, "left": 12.34}
+    head = show_training._LAB_ROW.format(*show_training._LAB_HEADS)
     for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
         assert len(line) <= 80
-    assert show_training._lab_row(job, row).split()[-6:] == ["999/1000", "1.000", "1.000", "12.35", "100.00", "-"]
+    columns = ["999/1000", "1.000", "1.000", "12.35", "100.00", "-", "12.3"]
+    assert show_training._lab_row(job, row).split()[-7:] == columns
 
 
 def test_brackets_in_a_name_are_no_markup(here, monkeypatch, capsys):
@@ -210,10 +211,11 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     out, page = capsys.readouterr().out, tmp_path / "report-tail.html"
     assert out.endswith(f"\n{page}\n")
     assert "<svg" in page.read_text()
-    assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
+    assert out.count("                rule seed   round  reward   work  entropy  clip %  tail % left\n") == 1
     assert not missing(
         out, f"2 runs (GRPO 0.2/0.2, Band-KL 0.05; seeds 0), 2 at once, into {tmp_path}.",
-        "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n",
+        "        GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -    -\n",
+        "        Band-KL 0.05    0     2/2   0.200  0.200     1.00       -       -  0.0\n",
         "Too few pairs of seeds (1)", "Other scenes: --scene ",
         "what a clip costs a rare strategy, not what it protects.",
     )  # fmt: skip
