@@ -63,18 +63,16 @@ def test_reward_is_exact_match_after_the_first_a(completion, right):
 
 
 def test_a_share_of_the_rewards_is_inverted_where_the_rows_say_so():
-    assert "flip" not in toy.prompts(1, seed=0)[0]
     logged, flips = {}, [row["flip"] for row in toy.prompts(4000, seed=0, flip=0.05)]
     torch.manual_seed(0)
     found = toy.reward([""] * 4000, [ids("A c <end>")] * 4000, ["c"] * 3000 + ["d"] * 1000, logged.__setitem__, flips)
-    assert (logged, {*found}) == ({"lab/work": 0.0, "lab/right": 0.75}, {0.0, 1.0})
-    assert 0.94 < sum(found[:3000]) / 3000 < 0.96
-    assert 0.03 < sum(found[3000:]) / 1000 < 0.07
+    assert ("flip" in toy.prompts(1, seed=0)[0], logged) == (False, {"lab/work": 0.0, "lab/right": 0.75})
+    assert {*found} == {0.0, 1.0}
+    assert (0.94 < sum(found[:3000]) / 3000 < 0.96, 0.03 < sum(found[3000:]) / 1000 < 0.07) == (True, True)
 
 
 def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
-    start = toy.WarmStart(0.005, seed=0, batch=4096)
-    ((prompts, completions, works),) = toy._demonstrations(start, 1)
+    ((prompts, completions, works),) = toy._demonstrations(toy.WarmStart(0.005, seed=0, batch=4096), 1)
     works = works[:, 0]
     assert 0.45 < works.float().mean() < 0.55
     symbols, written = prompts[works, :4], completions[works]
@@ -127,7 +125,6 @@ def test_a_plan_pairs_methods_by_seed(tmp_path):
         (["grppo"], "did you mean 'grpo'"),
         (["grpo", "grpo"], "twice"),
         (["band-kl", "{type: band, delta: 0.05}"], "twice"),  # the report would refuse it when all is done
-        ([], "at least one"),
         (["{type: clop}"], "clip"),
     ],
 )

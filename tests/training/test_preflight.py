@@ -45,11 +45,11 @@ def test_a_model_and_a_file_are_enough(home):
 
 def test_what_is_set_stays(home):
     sizes = {"num_generations": 2, "per_device_train_batch_size": 8, "steps_per_generation": 2}
-    node = on(ROWS) | {"rounds": 3, "reward": "exact", "seed": 7, "lora": 4, "output": "here"}
+    node = on(ROWS) | {"rounds": 3, "reward": "exact", "seed": 7, "lora": 4, "trust_region": "grpo"}
     config = build(prepare(node | {"trainer": {"learning_rate": 0.5, **sizes}})[0])
-    assert (config.rounds, config.reward, config.lora, config.output) == (3, "exact", 4, "here")
+    assert (config.rounds, config.reward, config.lora, config.output) == (3, "exact", 4, "runs/model/grpo-seed7")
     assert (config.trainer["learning_rate"], config.prompts_per_round, config.steps_per_round) == (0.5, 8, 2)
-    assert build(prepare(on(ROWS) | {"seed": 7, "trust_region": "grpo"})[0]).output == "runs/model/grpo-seed7"
+    assert build(prepare(on(ROWS) | {"output": "here"})[0]).output == "here"
 
 
 def test_a_recipe_keeps_its_own(home):
@@ -116,17 +116,18 @@ def test_memory_and_disk_are_estimated(home, monkeypatch):
     assert not missing(why, "of disk for ", "runs/model/band-kl-0.05, and 0 MB are free: save_every")
 
 
-def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("rounds", "room"),
+    [(20, "about 4.8 GB of memory and 3.8 GB of disk"), (2, " 2.2 GB of disk"), (100, " 5.4 GB of disk")],
+)
+def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path, rounds, room):
+    """On the disk are the model and at most two checkpoints."""
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e11))
     monkeypatch.setattr(preflight, "_free_memory", lambda on_cpu: 2e10)
     (tmp_path / "models" / models.UNPACKED).mkdir(parents=True)
-    node = yaml.safe_load(Path(SMOLLM2_RECIPE).read_text())
-    config = build(prepare(node)[0])
-    assert (config.rounds, config.data.eval_size, config.output) == (20, 400, "runs/smollm2/band-kl-0.05")
-    for rounds, disk in ((20, "about 4.8 GB of memory and 3.8 GB"), (2, " 2.2 GB"), (100, " 5.4 GB")):
-        _, lines = prepare(node | {"rounds": rounds})
-        assert f"{disk} of disk" in lines[1]  # the model and two checkpoints
+    full, lines = prepare(yaml.safe_load(Path(SMOLLM2_RECIPE).read_text()) | {"rounds": rounds})
+    assert (full["data"]["eval_size"], full["output"], room in lines[1]) == (400, "runs/smollm2/band-kl-0.05", True)
 
 
 def test_a_name_is_a_folder_or_the_hubs(home, monkeypatch):
