@@ -76,9 +76,11 @@ def test_usual_columns_are_recognised(home, rows, columns, reward):
 
 
 def test_all_that_is_wrong_is_said_at_once(home):
-    text = refusal(prepare, {"model": "./nowhere", "data": {"path": "no.jsonl"}, "trust_region": "grppo"})
+    node = {"model": "./nowhere", "data": {"path": "no.jsonl"}, "trust_region": "grppo", "trainer": {"fp16": True}}
+    text = refusal(prepare, node)
     folder = f"the folder {home / 'nowhere'} has no config.json"
-    assert not missing(text, "3 things are missing or wrong: (1) trust_region: ", "; (2) ", folder, "'no.jsonl' is not")
+    assert text.startswith("4 things are missing or wrong: (1) trainer.fp16=true needs a GPU: ")
+    assert not missing(text, "; (2) trust_region: ", folder, "'no.jsonl' is not")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def prepare(
         "data": lambda: _read(data_node),
     }
     results, problems = dict[str, Any](), list[str]()
+    if trainer.get("fp16") and on_cpu:
+        problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     for name, check in checks.items():
         try:
             results[name] = check()
