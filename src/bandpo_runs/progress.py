@@ -71,14 +71,19 @@ class Progress:
         if now - self.shown < self.pause:
             return
         self.shown = now
-        # Rich's own time left would count what was there as done now.
-        if self.total is not None and done > self.before:
-            minutes = (self.total - done) * (now - self.began) / (done - self.before) / 60
+        minutes = self.minutes_left(done, now)
+        if minutes is not None:
             note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))
         self.bar.update(self.task, completed=done, note=note)
         if not self.console.is_terminal:
             of = "" if self.total is None else f"of {self.total:,} "
             self.console.print(", ".join(filter(None, (f"{self.title}{done:,} {of}{self.unit}", note))))
+
+    def minutes_left(self, done: int, now: float) -> float | None:
+        """Estimate the time left. Rich's own would count what was there before as done now."""
+        if self.total is None or done <= self.before:
+            return None
+        return (self.total - done) * (now - self.began) / (done - self.before) / 60
 
     def __enter__(self) -> Self:
         self.bar.start()

@@ -1,5 +1,6 @@
 """`bandpo train MODEL --data FILE`, from the line that a person types to the end."""
 
+import itertools
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 import recipe
 from commands import missing
 from disk import json_rows, write
+from report_runs import make_rows, write_run
 from rich.console import Console
 
 from bandpo_runs.cli import show_training
@@ -65,14 +67,19 @@ def test_a_model_learns_from_a_file(home, cli):
     assert f"{folder} is finished; nothing to resume\n" in cli.out(*LINE, "--resume")
 
 
-def test_what_was_chosen_before_holds_for_a_resumed_run(home, cli):
-    cli.out(*LINE)
-    chosen = Path("runs/model/band-kl-0.05/config.yaml")
+def test_a_resumed_run_has_what_was_chosen_before_and_no_half_a_line(home, cli):
+    folder = Path(cli.out(*LINE).splitlines()[-1])
+    chosen, (first, *_) = folder / "config.yaml", json_rows(folder / HELD_OUT)
     for name, now, other in (("gradient_accumulation_steps", 1, 2), ("steps_per_generation", 4, 8)):
         write(chosen, chosen.read_text().replace(f"{name}: {now}", f"{name}: {other}"))
-    cli.out(*LINE, "--resume")  # not "other settings", as where another program takes memory now
+    write(folder / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": False})
+    write(folder / HELD_OUT, json.dumps(first) + '\n{"step": 4, "sco')
+    shutil.rmtree(folder / "checkpoints")  # the evaluation comes before it
     error = cli.error(*LINE, "--resume", "trainer.steps_per_generation=12")
     assert "was started with other settings (trainer.steps_per_generation)" in error
+    cli.out(*LINE, "--resume")  # not "other settings", as where another program takes memory now
+    again, *_, last = json_rows(folder / HELD_OUT)
+    assert (again, last["step"]) == (first, 8)
 
 
 def test_lora_leaves_adapters(home, cli):
@@ -119,17 +126,6 @@ def test_the_outcome_says_what_was_learned(capsys):
     ]  # fmt: skip
 
 
-def test_half_a_line_of_a_killed_evaluation_is_cut_off(home, cli):
-    folder = Path(cli.out(*LINE).splitlines()[-1])
-    first, *_ = json_rows(folder / HELD_OUT)
-    write(folder / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": False})
-    write(folder / HELD_OUT, json.dumps(first) + '\n{"step": 4, "sco')
-    shutil.rmtree(folder / "checkpoints")  # the evaluation comes before it
-    cli.out(*LINE, "--resume")
-    again, *_, last = json_rows(folder / HELD_OUT)
-    assert (again, last["step"]) == (first, 8)
-
-
 # ---- what the commands print
 
 
@@ -160,11 +156,12 @@ def test_a_row_of_the_lab_fits_80_columns(tmp_path):
         tmp_path,
         {"rounds": 1000},
     )
-    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0}
-    head = show_training._LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
+    row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0, "left": 12.34}
+    head = show_training._LAB_ROW.format(*show_training._LAB_HEADS)
     for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
         assert len(line) <= 80
-    assert show_training._lab_row(job, row).split()[-6:] == ["999/1000", "1.000", "1.000", "12.35", "100.00", "-"]
+    columns = ["999/1000", "1.000", "1.000", "12.35", "100.00", "-", "12.3"]
+    assert show_training._lab_row(job, row).split()[-7:] == columns
 
 
 def test_brackets_in_a_name_are_no_markup(here, monkeypatch, capsys):
@@ -188,32 +185,26 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     """The runs are replaced by rows; everything after them is real."""
 
     def fake(jobs, *, on_row, **named):
-        for job in jobs:
-            rows = [{"step": 64 * r, "round": r, "reward": 0.1 * r, "lab/work": 0.1 * r, "entropy": 1} for r in (1, 2)]
-            facts = {
-                "label": job.config.label, "method": job.name, "seed": job.config.seed, "scene": "tail", "rounds": 2,
-                "learning_rate": 5e-6, "steps_per_round": 64, "finished": True, "command": "bandpo lab", "versions": {},
-                "commit": None, "started": "2026-01-01T00:00:00+00:00", "wall_seconds": 1.0,
-            }  # fmt: skip
-            for name, content in {
-                "config.yaml": job.config.to_yaml(),
-                "metrics.jsonl": rows,
-                "run.json": facts,
-            }.items():
-                write(job.folder / name, content)
-            on_row(job, rows[-1])
-        return [job.folder for job in jobs]
+        rows = make_rows([0.1, 0.2])
+        for job, row in itertools.product(jobs, rows):
+            clock[0] += 30
+            on_row(job, row)
+        return [write_run(tmp_path / "runs", label=job.config.label, rows=rows) for job in jobs]
 
+    clock = [1000.0]
+    monkeypatch.setattr(show_training.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(show_training, "run_all", fake)
     monkeypatch.setattr(show_training, "console", Console(width=200))
     show_training.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
     out, page = capsys.readouterr().out, tmp_path / "report-tail.html"
     assert out.endswith(f"\n{page}\n")
     assert "<svg" in page.read_text()
-    assert out.count("                  rule seed   round  reward   work  entropy  clip %  tail %\n") == 1
+    assert out.count("                rule seed   round  reward   work  entropy  clip %  tail % left\n") == 1
     assert not missing(
         out, f"2 runs (GRPO 0.2/0.2, Band-KL 0.05; seeds 0), 2 at once, into {tmp_path}.",
-        "          GRPO 0.2/0.2    0     2/2   0.200  0.200     1.00       -       -\n",
+        "        GRPO 0.2/0.2    0     1/2   0.080  0.100     0.90   99.90     100    -\n",
+        "        GRPO 0.2/0.2    0     2/2   0.160  0.200     0.80   99.90     100  1.0\n",
+        "        Band-KL 0.05    0     2/2   0.160  0.200     0.80   99.90     100  0.0\n",
         "Too few pairs of seeds (1)", "Other scenes: --scene ",
         "what a clip costs a rare strategy, not what it protects.",
     )  # fmt: skip

@@ -26,7 +26,6 @@ from stopped import Killed, run, run_until
 from transformers import Qwen2ForCausalLM
 
 import bandpo
-from bandpo.errors import UserError
 from bandpo_runs import config, toy
 from bandpo_runs.cli import main, show_training
 from bandpo_runs.data.rows import rows_and_reward
@@ -48,8 +47,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(home, tmp_path_factory):
     """The run that nothing interrupted."""
-    folder, _ = run(recipe.node(home, tmp_path_factory.mktemp("whole") / "run"))
-    return folder
+    return run(recipe.node(home, tmp_path_factory.mktemp("whole") / "run"))[0]
 
 
 def steps(folder):
@@ -99,32 +97,43 @@ def test_tokens_of_a_run_that_was_killed_are_those_of_one_that_was_not(home, tmp
 
 EVALUATION = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "per_device_eval_batch_size": 8}
 EVALUATION |= {"num_generations_eval": 2}
+# What changes, where it is killed, the steps that were logged by then, and the step that it goes on after.
 VARIANTS = {
-    "killed within a round": ({}, 14, list(range(1, 14))),
-    "prompts that are shared, as bandpo train chooses": ({"shared_prompts": True}, 14, list(range(1, 14))),
-    "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12]),
+    "killed within a round": ({}, 14, list(range(1, 14)), 8),
+    "prompts that are shared, as bandpo train chooses": ({"shared_prompts": True}, 14, list(range(1, 14)), 8),
+    "a row a round": ({"trainer": {"logging_steps": 4}}, 14, [4, 8, 12], 8),
     "gradient accumulation and a reference model": (
         {"trainer": {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_generations": 8, "beta": 0.1}},
         14,
         list(range(1, 14)),
+        8,
     ),
     "evaluation": (
         {"data": {"eval_size": 4}, "trainer": EVALUATION | {"logging_steps": 4}},
         14,
         [0, 3, 4, 6, 8, 9, 12, 12],
+        8,
     ),
-    "checkpoints every third round": ({"trainer": {"logging_steps": 6}}, 19, [6, 12, 18]),
+    "checkpoints every third round": ({"save_every": 3, "trainer": {"logging_steps": 6}}, 19, [6, 12, 18], 12),
+    "killed before the first checkpoint": (
+        {"rounds": 3, "data": {"eval_size": 4}, "trainer": EVALUATION},
+        7,
+        [0, 1, 2, 3, 3, 4, 5, 6, 6],
+        None,
+    ),
+    "killed after the last step": ({"rounds": 4}, 16, list(range(1, 17)), 16),
 }
 
 
-@pytest.mark.parametrize(("changes", "stop", "before"), VARIANTS.values(), ids=VARIANTS)
-def test_resuming_is_exact(home, tmp_path, changes, stop, before):
+@pytest.mark.parametrize(("changes", "stop", "before", "after"), VARIANTS.values(), ids=VARIANTS)
+def test_resuming_is_exact(home, tmp_path, changes, stop, before, after):
     whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
     node = recipe.node(home, tmp_path / "stopped", **changes)
-    folder = run_until(node, stop)
-    assert steps(folder) == before
-    assert max(before) > int(saved(folder)[-1].removeprefix("checkpoint-"))  # so there is something to cut off
-    run(node, resume=True)
+    folder = run_until(node, stop, event="on_train_end" if after == stop else "on_step_end")
+    assert (steps(folder), (folder / "model").exists()) == (before, False)
+    _, notices = run(node, resume=True)
+    again = f"no whole checkpoint in {folder}: starting again"
+    assert notices == [f"going on after step {after}" if after else again]
     assert_same_run(folder, whole)
 
 
@@ -212,9 +221,9 @@ def two_saved(stopped_at_18, tmp_path):
 
 
 DAMAGES = {
-    "missing": (Path.unlink, "is missing"),
-    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "bytes and had"),
-    "garbled": (lambda file: file.write_bytes(b"\1" + file.read_bytes()[1:]), "is not what was written"),
+    "missing": Path.unlink,
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "garbled": lambda file: file.write_bytes(b"\1" + file.read_bytes()[1:]),
 }
 FILES = [
     "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin",
@@ -222,21 +231,21 @@ FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage, message):
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_the_file_is_named(two_saved, damage):
     for name in FILES:
         file = two_saved.folder / "checkpoints" / "checkpoint-16" / name
         before = file.read_bytes()
         damage(file)
-        mark, (wrong,) = checkpoints.newest_whole(two_saved.folder)
-        assert (mark.step, wrong.startswith(f"{file} "), message in wrong) == (8, True, True), name
+        mark, wrong = checkpoints.newest_whole(two_saved.folder)
+        assert (mark.step, wrong) == (8, [f"{file} is missing or was changed"])
         file.write_bytes(before)
     assert checkpoints.newest_whole(two_saved.folder)[0].step == 16
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"step": "x"}', "[" * 100_000, "\xff", {"wall_seconds": -1}, {"wall_seconds": "x"}, {"rows": [-1, 0]}],
+    ["", "[]", '{"step": "x"}', "[" * 100_000, "\xff", {"wall_seconds": -1}, {"wall_seconds": "x"}, {"rows": [-1, ""]}],
 )
 def test_a_mark_that_is_not_what_was_written_marks_nothing(two_saved, content):
     mark = two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK
@@ -269,7 +278,7 @@ def test_a_run_of_damaged_checkpoints_only_is_left_alone_and_the_files_are_named
         refusal(run, two_saved.node, resume=True),
         "no checkpoint of ",
         " is whole: ",
-        "16/optimizer.pt is missing; ",
+        "16/optimizer.pt is missing or was changed; ",
         "8/rng_state",
     )
     assert {path: path.stat().st_mtime_ns for path in two_saved.folder.rglob("*")} == before
@@ -284,20 +293,20 @@ def test_a_copy_under_another_name_is_no_checkpoint(two_saved):
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        (lambda lines: lines[:12], "bytes and had"),
-        (lambda lines: [*lines[:11], *lines[12:]], "is not what was written"),  # the last one is cut within, and a row
-        (lambda lines: [line.replace('"step": 12', '"step": 13') for line in lines], "is not what was written"),
-        (lambda lines: [*lines[:11], "\0" * len(lines[11]), *lines[12:]], "is not what was written"),
+        lambda lines: lines[:12],
+        lambda lines: [*lines[:11], *lines[12:]],  # the last one is cut within, and a row
+        lambda lines: [line.replace('"step": 12', '"step": 13') for line in lines],
+        lambda lines: [*lines[:11], "\0" * len(lines[11]), *lines[12:]],
     ],
     ids=["the end is gone", "one is gone", "one is changed", "garbage"],
 )
-def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage, message):
+def test_rows_that_are_gone_or_changed_take_their_checkpoint_with_them(two_saved, whole, damage):
     path = two_saved.folder / "metrics.jsonl"
     path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))  # after the checkpoint at 8
     _, (why, *_, last) = run(two_saved.node, resume=True)
-    assert (why.startswith(str(path)), message in why, last) == (True, True, "going on after step 8")
+    assert (why.startswith(f"{path} is missing or was changed"), last) == (True, "going on after step 8")
     assert_same_run(two_saved.folder, whole)
 
 
@@ -306,31 +315,9 @@ def test_everything_is_on_the_disk_before_the_mark_says_so(two_saved, monkeypatc
     fsync, write = os.fsync, checkpoints.write_atomically
     monkeypatch.setattr(os, "fsync", lambda file: (synced.add(os.fstat(file).st_ino), fsync(file)))
     monkeypatch.setattr(checkpoints, "write_atomically", lambda *args: (marked.append(set(synced)), write(*args)))
-    folder = two_saved.folder / "checkpoints" / "checkpoint-16"
     checkpoints.write_mark(two_saved.folder, 16, 1.0, 1)
-    wanted = [two_saved.folder / "metrics.jsonl", *(folder / name for name in FILES)]
-    assert {path.stat().st_ino for path in wanted} <= marked[0]
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(home, tmp_path):
-    changes = {"rounds": 3, "data": {"eval_size": 4}, "trainer": EVALUATION}
-    whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
-    node = recipe.node(home, tmp_path / "stopped", **changes)
-    folder = run_until(node, 7)
-    assert steps(folder) == [0, 1, 2, 3, 3, 4, 5, 6, 6]
-    _, notices = run(node, resume=True)
-    assert notices == [f"no whole checkpoint in {folder}: starting again"]
-    assert_same_run(folder, whole)
-
-
-def test_a_run_killed_after_its_last_step_only_saves_its_model(home, tmp_path):
-    changes = {"rounds": 4}
-    whole, _ = run(recipe.node(home, tmp_path / "whole", **changes))
-    node = recipe.node(home, tmp_path / "stopped", **changes)
-    folder = run_until(node, 16, event="on_train_end")
-    assert not (folder / "model").exists()
-    run(node, resume=True)
-    assert_same_run(folder, whole)
+    wanted = ["metrics.jsonl", *(f"checkpoints/checkpoint-16/{name}" for name in FILES)]
+    assert {(two_saved.folder / name).stat().st_ino for name in wanted} <= marked[0]
 
 
 # ---- numbers that are not finite
@@ -357,7 +344,7 @@ def test_a_run_that_breaks_ends_there_and_keeps_its_last_good_checkpoint(home, w
     rest = folder / "checkpoints" / "checkpoint-8"
     assert not missing(
         message, f"error: {folder}, step 15: weights (15, first model.embed_tokens.weight) are not finite; the ",
-        f"the last whole checkpoint is {rest}.", "Try a smaller learning_rate", f"model={rest} begins from",
+        f"the last whole checkpoint is {rest}.", "Try a smaller learning_rate", "model=CHECKPOINT begins from",
         "; stop_if_not_finite=False goes on all the same",
     )  # fmt: skip
     assert (steps(folder), saved(folder)) == ([*range(1, 15)], ["checkpoint-8"])
@@ -392,21 +379,21 @@ def test_a_broken_checkpoint_is_not_marked_and_none_is_deleted_for_it(home, whol
     ("save_every", "changes", "every"),
     [
         (1, {}, 4),
-        (3, {}, 12),
-        (1, {"logging_steps": 4}, 4),
-        (1, {"logging_steps": 8}, 8),
-        (3, {"logging_steps": 8}, 16),
+        (3, {"logging_steps": 4}, 12),
+        (3, {"logging_steps": 6}, 12),
         (1, {"gradient_accumulation_steps": 2}, 2),
-        (1, {"gradient_accumulation_steps": 2, "logging_steps": 3}, 6),
+        (1, {"logging_steps": 8}, None),
+        (3, {"logging_steps": 8}, None),
+        (1, {"logging_steps": 0.5}, None),
     ],
 )
-def test_checkpoints_come_at_multiples_of_rounds_and_of_rows(home, tmp_path, save_every, changes, every):
-    node = recipe.node(home, tmp_path / "run", save_every=save_every, trainer=changes)
-    settings, notice = on_trl._trainer_settings(config.build(node), tmp_path)
-    assert settings["save_steps"] == every
-    per_round = 4 // changes.get("gradient_accumulation_steps", 1)
-    rounded = f"save_every: {save_every} rounded up to {every // per_round} rounds" in (notice or "")
-    assert rounded == (notice is not None) == (every != save_every * per_round)
+def test_checkpoints_come_at_multiples_of_rounds_and_on_logged_steps(home, tmp_path, save_every, changes, every):
+    config_ = config.build(recipe.node(home, tmp_path / "run", save_every=save_every, trainer=changes))
+    if every is None:
+        why = refusal(on_trl._trainer_settings, config_, tmp_path)
+        assert not missing(why, "trainer.logging_steps", f"save_every = {save_every} ", str(changes["logging_steps"]))
+    else:
+        assert on_trl._trainer_settings(config_, tmp_path)["save_steps"] == every
 
 
 # ---- what a run writes
@@ -426,16 +413,23 @@ def finished(home, tmp_path_factory):
     return SimpleNamespace(node=node, folder=Path(node["output"]))
 
 
-def test_metrics_have_a_line_for_each_logged_step_and_each_evaluation(finished):
+def test_a_finished_run_has_its_rows_its_facts_and_its_resolved_recipe(finished):
     logged = rows(finished.folder)
-    steps = [(row["step"], "eval/reward" in row) for row in logged]
     train_rows = [(step, False) for step in range(1, 9)]
-    assert steps == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
-    assert [row["round"] for row in logged if "reward" in row] == [1, 2]
+    result = [(row["step"], "eval/reward" in row) for row in logged]
+    assert result == [*train_rows[:4], (4, True), *train_rows[4:], (8, True)]
     assert [row["round"] for row in logged] == [(row["step"] + 3) // 4 for row in logged]
     keys = {key for row in logged for key in row}
     assert {"loss", "reward", "entropy", "clip/fraction", "eval/reward"} <= keys
     assert not {key for key in keys if re.search("time|second|speed", key)}  # nothing depends on the clock
+    facts = json.loads((finished.folder / "run.json").read_text())
+    expected = {
+        "finished": True, "command": "bandpo train it", "seed": 0, "rounds": 2, "steps_per_round": 4, "scene": None,
+        "label": "No clip", "learning_rate": 5e-3,
+    }  # fmt: skip
+    assert (facts | expected == facts, facts["wall_seconds"] > 0) == (True, True)
+    assert {*facts["versions"]} == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
+    assert config.load(finished.folder / "config.yaml") == config.build(finished.node)
 
 
 def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
@@ -447,19 +441,6 @@ def test_a_number_that_is_not_finite_is_null_in_the_metrics(tmp_path):
     text = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(text) == {"step": 5, "round": 2, "loss": None, "eval/y": None, "reward": 0.5, "x": None}
     assert text.count("\n") == 1
-
-
-def test_run_json_says_what_ran_and_config_yaml_is_the_resolved_recipe(finished):
-    facts = json.loads((finished.folder / "run.json").read_text())
-    expected = {
-        "finished": True, "command": "bandpo train it", "seed": 0, "rounds": 2, "steps_per_round": 4, "scene": None,
-        "label": "No clip", "learning_rate": 5e-3,
-    }  # fmt: skip
-    assert {name: facts[name] for name in expected} == expected
-    assert facts["wall_seconds"] > 0
-    assert facts["versions"]["torch"] == torch.__version__
-    assert {*facts["versions"]} == {"bandpo", "python", "torch", "transformers", "trl", "accelerate", "datasets"}
-    assert config.load(finished.folder / "config.yaml") == config.build(finished.node)
 
 
 @pytest.mark.parametrize("rule", ["band:kl:0.05", "clip:0.2:0.2"])
@@ -481,9 +462,8 @@ def test_prompts_come_in_the_order_of_the_rows_under_every_rule(home, tmp_path, 
 
 
 def test_a_folder_with_rows_is_refused_and_left_alone(home, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    assert "already holds a run" in refusal(run, recipe.node(home, tmp_path))
-    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+    rest = write(tmp_path / "metrics.jsonl", "{}\n")
+    assert ("already holds a run" in refusal(run, recipe.node(home, tmp_path)), rest.read_text()) == (True, "{}\n")
 
 
 def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
@@ -497,14 +477,13 @@ def test_processes_that_do_not_meet_train_nothing(home, tmp_path):
 
 
 def test_a_folder_that_another_process_writes_to_is_refused_and_left_alone(stopped, home, tmp_path):
-    with locked(stopped.folder / ".lock"):
+    new = recipe.node(home, tmp_path / "new")
+    with locked(stopped.folder / ".lock"), locked(tmp_path / "new" / ".lock"):
         before = contents(stopped.folder)
         why = refusal(run, stopped.node, resume=True)
         assert f"another process is writing to {stopped.folder}; wait" in why
-        assert contents(stopped.folder) == before
-    new = recipe.node(home, tmp_path / "new")
-    with locked(tmp_path / "new" / ".lock"):
         assert "another process" in refusal(run, new)
+        assert contents(stopped.folder) == before
     assert not (tmp_path / "new").exists()
 
 
@@ -536,7 +515,7 @@ def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
     config_ = config.build(recipe.node(home, tmp_path, data={"eval_size": 4}, trainer=EVALUATION))
     sizes = ("per_device_train_batch_size", "per_device_eval_batch_size")
     for count in (1, 2, 4, 8):
-        settings, _ = on_trl._trainer_settings(config_, tmp_path, count)
+        settings = on_trl._trainer_settings(config_, tmp_path, count)
         assert [settings[size] * count for size in sizes] == [8, 8]
         assert settings.get("ddp_find_unused_parameters", False) == (count > 1)
     why = refusal(on_trl._trainer_settings, config_, tmp_path, 3)
@@ -545,8 +524,7 @@ def test_processes_share_the_batch_of_the_recipe(home, tmp_path):
 
 def test_a_run_is_resumed_by_as_many_processes_as_trained_it(two_saved):
     change(two_saved.folder / "checkpoints" / "checkpoint-16" / checkpoints.MARK, processes=2)
-    why = refusal(run, two_saved.node, resume=True)
-    assert "was trained with WORLD_SIZE 2, not 1; start as many processes" in why
+    assert "WORLD_SIZE 2, not 1; start as many" in refusal(run, two_saved.node, resume=True)
 
 
 def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
@@ -556,8 +534,6 @@ def test_the_other_processes_are_silent(home, tmp_path, monkeypatch):
 
 
 # ---- `bandpo train` in two processes: the same numbers as in one, exact after a kill, and nothing left behind
-
-pytestmark = pytest.mark.slow
 
 METRICS, WEIGHTS = "metrics.jsonl", "model/model.safetensors"
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -592,10 +568,8 @@ class Launched:
         )  # fmt: skip
 
     def left(self):
-        """The processes that are still there."""
-        numbers = [int(line) for line in self.processes.read_text().split()]
-        assert len(numbers) == 2
-        return [number for number in numbers if Path(f"/proc/{number}").exists()]
+        """Of the two processes, which are still there."""
+        return [Path(f"/proc/{number}").exists() for number in self.processes.read_text().split()]
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
@@ -608,7 +582,7 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
 
     launched = Launched(tmp_path, recipe.node(home, two, **CHANGES))
     done = launched(TORCHRUN, "train", str(launched.recipe))
-    assert (done.returncode, launched.left()) == (0, []), done.stderr
+    assert (done.returncode, launched.left()) == (0, [False] * 2), done.stderr
     assert done.stdout.count("round 1 of ") == 4  # three steps and an evaluation, said by one
     assert done.stdout.splitlines()[-1] == str(two)
     command = f"torchrun --nproc-per-node 2 -m bandpo train {launched.recipe}"
@@ -631,7 +605,7 @@ def test_two_processes_train_the_same_model_as_one_and_go_on_exactly_after_a_kil
 
     launched = Launched(tmp_path, {**launched.node, "output": str(folder)})
     killed = launched(ACCELERATE, "--kill-at", "8", "train", str(launched.recipe))
-    assert (killed.returncode != 0, launched.left()) == (True, [])
+    assert (killed.returncode != 0, launched.left()) == (True, [False] * 2)
     assert [path.name for path in (folder / "checkpoints").glob("checkpoint-*")] == ["checkpoint-6"]
     mark, wrong = checkpoints.newest_whole(folder)
     assert (mark.processes, wrong) == (2, [])
@@ -649,7 +623,7 @@ def test_what_breaks_in_one_process_ends_both_and_no_checkpoint_is_lost(tmp_path
     folder = tmp_path / "run"
     launched = Launched(tmp_path, recipe.node(recipe.make(tmp_path), folder, **changes))
     done = launched(TORCHRUN, "--break-at", "8", "train", str(launched.recipe))
-    assert (done.returncode != 0, launched.left()) == (True, [])
+    assert (done.returncode != 0, launched.left()) == (True, [False] * 2)
     # By the first process, which had no such weight before the step.
     (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert message.startswith(f"error: {folder}, step 8: weights (15, first model.embed_tokens.weight) are not")
@@ -698,8 +672,6 @@ def test_what_is_wrong_for_all_is_left_to_the_first_process(monkeypatch, tmp_pat
 
 # ---- evaluation inside training: verl's names, the samples' own numbers, and resuming as exact as without
 
-pytestmark = pytest.mark.slow
-
 VALIDATED = {
     "eval_strategy": "steps",
     "eval_steps": 4,
@@ -710,18 +682,18 @@ VALIDATED = {
 
 
 def test_names_and_values():
+    """Of 15 pairs of samples, 9 have one of 2 right ones, 5 have the only one. best@k is a bootstrap."""
     scores = np.array([[1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 0, 0]])
+    expected = {
+        "core/aime_2024/acc/mean@6": 9 / 24, "aux/aime_2024/acc/best@2/mean": (9 / 15 + 0 + 1 + 5 / 15) / 4,
+        "aux/aime_2024/acc/pass@2": (9 / 15 + 0 + 1 + 5 / 15) / 4, "aux/aime_2024/acc/best@4/mean": 0.65,
+        "aux/aime_2024/acc/pass@4": (14 / 15 + 0 + 1 + 10 / 15) / 4, "core/aime_2024/acc/best@6/mean": 0.68,
+        "core/aime_2024/acc/pass@6": 3 / 4,
+    }  # fmt: skip
     result = metrics("aime_2024", "acc", scores)
-    assert list(result) == [
-        "val-core/aime_2024/acc/mean@6", "val-aux/aime_2024/acc/best@2/mean", "val-aux/aime_2024/acc/pass@2",
-        "val-aux/aime_2024/acc/best@4/mean", "val-aux/aime_2024/acc/pass@4", "val-core/aime_2024/acc/best@6/mean",
-        "val-core/aime_2024/acc/pass@6",
-    ]  # fmt: skip
-    assert result["val-core/aime_2024/acc/mean@6"] == pytest.approx(9 / 24)
-    assert result["val-core/aime_2024/acc/pass@6"] == 3 / 4
-    # Of the 15 pairs of samples, 9 have one of 2 right ones, 5 have the only one.
-    assert result["val-aux/aime_2024/acc/pass@2"] == pytest.approx((9 / 15 + 0 + 1 + 5 / 15) / 4)
-    assert 0.6 < result["val-core/aime_2024/acc/best@6/mean"] < 0.75
+    assert [*result] == [f"val-{name}" for name in expected]
+    for name, value in expected.items():
+        assert result[f"val-{name}"] == pytest.approx(value, abs=0.08 if "best" in name else 1e-9), name
     assert list(metrics("x", "reward", [[0.5], [1.5]])) == ["val-core/x/reward/mean@1"]
     assert not any("pass" in name for name in metrics("x", "reward", [[0.5, 1.0], [1.5, 2.0]]))
 
@@ -760,18 +732,11 @@ def test_the_metrics_of_a_run_are_those_of_its_samples(home, tmp_path, monkeypat
     logged = json_rows(tmp_path / "run" / "metrics.jsonl")
     result = [row for row in logged if "eval/reward" in row]
     assert [row["step"] for row in result] == [0, 4, 8]
-    held_out, calls = {row["prompt"] for row in toy.prompts(recipe.ROWS, 0)[-5:]}, iter(rest)
-    for row in result:
-        scores = {}
-        while sum(map(len, scores.values())) < 5 * 4:
-            prompts, right = next(calls)
-            for prompt, value in zip(prompts, right, strict=True):
-                if prompt in held_out:
-                    scores.setdefault(prompt, []).append(value)
-        values = np.array(list(scores.values()))
-        assert values.shape == (5, 4)
-        mean, of_2 = values.mean(), pass_at_k(4, values.sum(1), 2).mean()
-        best = values.max(1).mean()
+    held_out = [row["prompt"] for row in toy.prompts(recipe.ROWS, 0)[-5:]]
+    scored = [(prompt, value) for prompts, right in rest for prompt, value in zip(prompts, right, strict=True)]
+    of_question = [[value for prompt, value in scored if prompt == question] for question in held_out]
+    for values, row in zip(np.array(of_question).reshape(5, 3, 4).swapaxes(0, 1), result, strict=True):
+        mean, best, of_2 = values.mean(), values.max(1).mean(), pass_at_k(4, values.sum(1), 2).mean()
         expected = {"core/rows/acc/mean@4": mean, "core/rows/acc/pass@4": best, "aux/rows/acc/pass@2": of_2}
         assert {name: row[f"val-{name}"] for name in expected} == pytest.approx(expected)
         assert row["eval/reward"] == pytest.approx(mean)
@@ -794,16 +759,9 @@ def test_other_data_are_evaluated_on_by_name(home, tmp_path):
     assert all(math.isfinite(value) for key, value in row.items() if key.startswith("val-"))
 
 
-MISTAKES = {
-    "gone": ({"eval_path": "gone.jsonl"}, {}, "gone.jsonl"),
-    "batch": ({"eval_path": "lab"}, {}, "trainer: "),
-}
-
-
-@pytest.mark.parametrize(("data", "changes", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tmp_path, data, changes, message):
-    trainer = VALIDATED | ({"per_device_eval_batch_size": 7} if message == "trainer: " else {})
-    node = recipe.node(home, tmp_path / "run", data=data, trainer=trainer, **changes)
-    with pytest.raises(UserError, match=message):
-        on_trl.run(config.build(node))
+@pytest.mark.parametrize(("data", "batch", "message"), [("gone.jsonl", 8, "gone.jsonl"), ("lab", 7, "trainer: ")])
+def test_what_cannot_be_evaluated_on_is_said_before_anything_is_written(home, tmp_path, data, batch, message):
+    trainer = VALIDATED | {"per_device_eval_batch_size": batch}
+    node = recipe.node(home, tmp_path / "run", data={"eval_path": data}, trainer=trainer)
+    assert message in refusal(run, node)
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import missing
 from disk import write
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -101,13 +100,13 @@ def test_overrides_and_overlays_come_last(cli, tmp_path):
     overlay = write(tmp_path / "mine.yaml", text)
     settings = ["trust_region.delta=0.2", "data.train_files=a b.parquet", "actor_rollout_ref.actor.optim.lr=2e-6"]
     words = words_of(cli.out("verl", BAND_KL, overlay, "--print", *settings, "+data.mine=1", "~critic"))
-    for text in (
+    once = (
         "+actor_rollout_ref.actor.policy_loss.trust_region={type:band,divergence:tv,delta:0.2}",
         "data.train_files='a b.parquet'",
         "actor_rollout_ref.actor.optim.lr=2e-6",
         "trainer.test_freq=20",
-    ):
-        assert words.count(text) == 1
+    )
+    assert [*map(words.count, once)] == [1] * 4
     assert words[-2:] == ["+data.mine=1", "~critic"]
     # The name, and with it the folder of checkpoints, tells the runs apart.
     name = "trainer.experiment_name=band-kl-mine-trust_region.delta-0.2-data.train_files-a-b.parquet-"
@@ -115,23 +114,20 @@ def test_overrides_and_overlays_come_last(cli, tmp_path):
 
 
 def test_a_long_name_stays_short_and_different():
-    def name(*settings):
-        return load([BAND_KL], settings).settings["trainer"]["experiment_name"]
-
-    long = [f"data.train_files=[{'/'.join(['folder'] * 40)}/{file}.parquet]" for file in ("a", "b")]
-    assert len(name(long[0])) == len(name(long[1])) == 100
-    assert name(long[0]) == name(long[0]) != name(long[1])
-    assert name(*long, "trainer.experiment_name=mine") == "mine"
+    long = [f"data.train_files=[{'/'.join(['folder'] * 40)}/{file}.parquet]" for file in ("a", "a", "b")]
+    runs = [load([BAND_KL], settings) for settings in (*([x] for x in long), [*long, "trainer.experiment_name=mine"])]
+    first, again, other, mine = (run.settings["trainer"]["experiment_name"] for run in runs)
+    assert (first == again != other, len(first), len(other), mine) == (True, 100, 100, "mine")
 
 
 def test_a_seed_makes_a_repetition_with_a_folder_of_its_own():
-    runs = [load([BAND_KL], settings) for settings in ([], ["seed=1"], ["seed=2"], ["seed=2", "anchor=sampler"])]
+    settings = [], ["seed=1"], ["seed=2"], ["seed=2", "anchor=sampler"], ["trainer.experiment_name=mine", "seed=0"]
+    runs = [load([BAND_KL], each) for each in settings]
     changed = {"data.seed=2", "actor_rollout_ref.actor.data_loader_seed=2", "actor_rollout_ref.rollout.seed=2000"}
     assert {*runs[2].overrides()} - {*runs[0].overrides()} == changed | {"trainer.experiment_name=band-kl-seed2"}
     names = [run.settings["trainer"]["experiment_name"] for run in runs]
-    assert names == ["band-kl", "band-kl-seed1", "band-kl-seed2", "band-kl-anchor-sampler-seed2"]
-    mine = load([BAND_KL], ["trainer.experiment_name=mine", "seed=0"]).settings
-    assert (mine["trainer"]["experiment_name"], mine["data"]["seed"]) == ("mine-seed0", 0)
+    assert names == ["band-kl", "band-kl-seed1", "band-kl-seed2", "band-kl-anchor-sampler-seed2", "mine-seed0"]
+    assert runs[-1].settings["data"]["seed"] == 0
 
 
 @pytest.fixture
@@ -146,16 +142,7 @@ def estimated(capsys):
     return out
 
 
-def test_repetitions_are_commands_to_start(cli, estimated):
-    arguments = ["verl", str(BAND_KL), "plan.gpu=H 100"]
-    *_, comment, first, second = cli.out(*arguments, "--seeds", "1,3").splitlines()
-    assert "The initial weights are the model's own in all." in comment
-    commands, names = zip(*(line.split("  # ") for line in (first, second)), strict=True)
-    assert [name.rpartition("-")[2] for name in names] == ["seed1", "seed3"]
-    printed = [words_of(command.replace("bandpo", "python", 1)) for command in commands]
-    assert printed == [[*arguments, f"seed={seed}"] for seed in (1, 3)]
-    together = cli.out(*arguments, "--seeds", "1,3", "--print")
-    assert missing(together, *(cli.out(*words, "--print") for words in printed)) == []
+def test_the_estimate_of_repetitions(estimated):
     times = r"(?:800 steps|2 such runs) +([\d.]+)  hours, (\d+) GPU hours"
     one, two = re.findall(times, estimated(BAND_KL, "--seeds", "2"))
     hours, gpu_hours = float(one[0]), float(one[1])
@@ -163,13 +150,11 @@ def test_repetitions_are_commands_to_start(cli, estimated):
 
 
 def test_the_last_recipe_that_names_a_variant_is_heard(tmp_path):
-    def steps(*recipes):
-        return load(recipes).settings["trainer"]["total_training_steps"]
-
     nodes = {"variant": "paper"}, {"variant": "public"}, {}
     others = [write(tmp_path / f"{i}.yaml", node) for i, node in enumerate(nodes)]
-    assert steps(BAND_KL, *others) is None  # as public has it
-    assert steps(*others, BAND_KL) == steps(BAND_KL) == 800
+    orders = [BAND_KL, *others], [*others, BAND_KL], [BAND_KL]
+    result = [load(recipes).settings["trainer"]["total_training_steps"] for recipes in orders]
+    assert result == [None, 800, 800]  # public has none
 
 
 @pytest.mark.parametrize(
@@ -184,7 +169,6 @@ def test_the_last_recipe_that_names_a_variant_is_heard(tmp_path):
         (["seed=many"], "seed must be an integer from 0 to 999999, got 'many'"),
         (["seed=true"], "seed must be an integer from 0 to 999999, got True"),
         (["seed=1", "+data.seed=1"], "data.seed is set by seed; remove one of them"),
-        (["seed=1", "--seeds", "2"], "give --seeds, which shows the commands, or seed=N, which starts one; not both"),
         (["data.seed=[1"], "the value of data.seed is not YAML"),
         (["none.yaml"], "none.yaml does not exist"),
         ([], "verl is not installed here (docs/verl.md); --print shows the command"),
@@ -346,38 +330,35 @@ def test_the_estimate_follows_the_settings():
 
 
 def test_the_estimate_of_disk():
-    one = plan(load([BAND_KL]))
-    whole = plan(load([BAND_KL], ["actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"]))
-    gib = one.parameters / 2**30
-    assert (one.checkpoint, one.merged) == pytest.approx((12 * gib, 2 * gib))  # float32 with Adam's two; bfloat16
-    assert whole.checkpoint == pytest.approx(16 * gib)  # verl writes float32
+    whole = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+    one, more = plan(load([BAND_KL])), plan(load([BAND_KL], [whole]))
+    gib = one.parameters / 2**30  # float32 with Adam's two; bfloat16; and verl writes a whole model in float32
+    assert (one.checkpoint, one.merged, more.checkpoint) == pytest.approx((12 * gib, 2 * gib, 16 * gib))
     assert one.answers == pytest.approx(3200 * (4 * 700 + 1024) / 2**30)
 
 
-def test_the_plan_counts_what_is_kept(estimated):
-    for settings, shown, hidden in (
-        ([], r"checkpoints +69\.0  2 of 34\.5\n(.*\n)*.*validations +1\.8  161 of 12 MiB", None),
-        (["trainer.total_training_steps=7"], r"1 of 34\.5", None),
-        (["trainer.max_actor_ckpt_to_keep=null"], r"80 of 34\.5", None),
-        (["trainer.save_freq=-1"], "", "checkpoints"),
-        (["trainer.validation_data_dir=null"], "", "validations"),
-        (["trainer.test_freq=-1"], "", "validations"),
-    ):
-        disk = estimated(BAND_KL, *settings).partition("disk of a run")[2]
-        assert re.search(shown, disk)
-        assert hidden is None or hidden not in disk
+LLAMA = (PAPER / "r1-llama-8b" / "band-kl.yaml", "plan.memory=40", "trainer.total_training_steps=null")
 
 
-def test_the_plan_says_what_does_not_fit_and_what_is_a_bound(estimated):
-    text = estimated(BAND_KL)
-    fits = "3.09 billion parameters, on 1 x 8 H200", "4096 answers a step of 700 tokens\n", "DOES NOT FIT"
-    assert missing(text, *fits) == ["DOES NOT FIT"]
-    small = ["plan.memory=40", "trainer.total_training_steps=null"]
-    text = estimated(PAPER / "r1-llama-8b" / "band-kl.yaml", *small)
-    assert not missing(text, "4096 tokens at most: all are taken to be as long as allowed", " 1020 steps ")
-    assert re.search(r"training +\d+\.\d +DOES NOT FIT: weights", text)
-    # A quarter of the batch, four times the steps.
-    assert " 4080 steps " in estimated(BAND_KL, PAPER / "lora.yaml", "variant=public")
+@pytest.mark.parametrize(
+    ("words", "shown", "hidden"),
+    [
+        ([BAND_KL], r"3\.09 billion parameters, on 1 x 8 H200\n4096 answers a step of 700 tokens\n", "DOES NOT FIT"),
+        ([BAND_KL], r"checkpoints +69\.0  2 of 34\.5\n(.*\n)*.*validations +1\.8  161 of 12 MiB", None),
+        ([BAND_KL, "trainer.total_training_steps=7"], r"checkpoints .* 1 of 34\.5", None),
+        ([BAND_KL, "trainer.max_actor_ckpt_to_keep=null"], r"checkpoints .* 80 of 34\.5", None),
+        ([BAND_KL, "trainer.save_freq=-1"], "disk of a run", "checkpoints  "),
+        ([BAND_KL, "trainer.validation_data_dir=null"], "disk of a run", "validations  "),
+        ([BAND_KL, "trainer.test_freq=-1"], "disk of a run", "validations  "),
+        (LLAMA, "4096 tokens at most: all are taken to be as long as allowed(.*\n)*.* 1020 steps ", None),
+        (LLAMA, r"training +\d+\.\d +DOES NOT FIT: weights", None),
+        ([BAND_KL, PAPER / "lora.yaml", "variant=public"], " 4080 steps ", None),  # a quarter of the batch
+    ],
+)
+def test_the_plan_says_what_fits_what_is_kept_and_what_is_a_bound(estimated, words, shown, hidden):
+    text = estimated(*words)
+    assert re.search(shown, text), text
+    assert hidden is None or hidden not in text
 
 
 @pytest.mark.parametrize(

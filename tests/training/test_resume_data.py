@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -68,14 +67,6 @@ def test_changed_data_may_be_meant_and_are_those_of_the_run_from_then_on(stopped
     assert sums[str(stopped.rows)] == hashlib.sha256(stopped.rows.read_bytes()).hexdigest()
 
 
-def test_a_run_of_before_resumes_and_is_told_to_be_unchecked(stopped):
-    info = facts(stopped.folder)
-    file = write(stopped.folder / "run.json", {key: info[key] for key in info if key != "data"})
-    write(stopped.rows, turned_round(stopped.rows))
-    _, line = resume(stopped.node)
-    assert line == f"{file} has no checksum of the data, so a change of them cannot be seen"
-
-
 def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     node = recipe.node(recipe.make(tmp_path), folder) | {"data": {"source": "hub", "path": "ORG/NAME"}}
@@ -90,15 +81,12 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
     assert before == sums()
     served[3]["answer"] = "2"
     assert before.keys() == sums().keys() == {"data.source hub"}
-    info = {"label": "a", "seed": 0, "finished": False, "learning_rate": None}
-    write(folder / "run.json", {**info, "data": before})
+    write(folder / "run.json", {"label": "a", "seed": 0, "finished": False, "learning_rate": None, "data": before})
     assert refusal(check_same_data, folder, sums(), changed=False).startswith("data.source hub changed since")
-    write(folder / "run.json", info)
     assert sums({"scene": "storm", "output": str(folder)}) == {}
-    assert check_same_data(folder, {}, changed=False) is None  # there is nothing that could have changed
 
 
-@pytest.mark.parametrize("rest", [0, 0.5, None])
+@pytest.mark.parametrize("rest", [0.5, None])
 def test_lost_tokens_are_told(stopped, rest):
     file = stopped.folder / "tokens" / "tokens-0.jsonl"
     size = checkpoints.newest_whole(stopped.folder)[0].tokens["tokens-0.jsonl"][0]
@@ -115,22 +103,16 @@ def test_lost_tokens_are_told(stopped, rest):
 def test_tokens_that_were_thinned_since_are_not_lost(tmp_path):
     row = '{"step":0,"response_id":"a","share":0.5,"advantage":1.0}\n'
     file = write(tmp_path / "tokens" / "tokens-0.jsonl", row * 4)
-    mark = checkpoints.Mark(step=1, wall_seconds=0, processes=1, files={}, rows=(0, 0), tokens={})
-    assert [*checkpoints.lost_tokens(tmp_path, mark)] == []  # a mark of before
-    mark.tokens = checkpoints._tokens(tmp_path)
+    mark = checkpoints.Mark(
+        step=1, wall_seconds=0, processes=1, files={}, rows=(0, ""), tokens=checkpoints._tokens(tmp_path)
+    )
     for rows, lost in ((row * 4, 0), (row.replace("0.5", "0.25") * 2, 0), (row * 2, 1)):
         write(file, rows)
         assert len([*checkpoints.lost_tokens(tmp_path, mark)]) == lost
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "bandpo.json"])
-def test_a_damaged_checkpoint_that_is_passed_over_is_told_in_one_line(stopped, name):
-    file = Path(stopped.folder, "checkpoints", "checkpoint-8", name)
-    size = file.stat().st_size
-    if name == checkpoints.MARK:
-        file.unlink()
-        told = f"{file.parent} has no {name}, which is written last"
-    else:
-        os.truncate(file, size - 1)
-        told = f"{file} has {size - 1} bytes and had {size}"
-    assert resume(stopped.node) == [f"{told}: that checkpoint is passed over", "going on after step 4"]
+def test_a_damaged_checkpoint_that_is_passed_over_is_told_in_one_line(stopped):
+    file = stopped.folder / "checkpoints" / "checkpoint-8" / "optimizer.pt"
+    os.truncate(file, file.stat().st_size - 1)
+    told = f"{file} is missing or was changed: that checkpoint is passed over"
+    assert resume(stopped.node) == [told, "going on after step 4"]

@@ -57,22 +57,25 @@ def compare_and_show(
         )
         console.print(
             "Each row: the share of right answers (reward), of answers that work step by step (work), the entropy, the "
-            "share of clipped tokens (clip %), and how many of these are rare (p <= 0.2) and above (tail %).",
+            "share of clipped tokens (clip %), how many of these are rare (p <= 0.2) and above (tail %), and the "
+            "minutes left for all runs.",
             style="dim",
         )
         began = time.monotonic()
         done = {job.folder: job.config.rounds if is_finished(job.folder) else 0 for job in jobs}
         total = sum(job.config.rounds for job in jobs)
-        heads = [
-            _LAB_ROW.format("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %")
-        ]
+        heads = [_LAB_ROW.format(*_LAB_HEADS)]
         # Rows are lines enough.
         with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:
 
             def on_row(job: Job, row: dict[str, Any]) -> None:
-                console.print("\n".join([*heads, _lab_row(job, row)]), soft_wrap=True)
+                progress.before += row["round"] - 1 - done[job.folder]  # of a run that is resumed
+                done[job.folder], now = row["round"], time.monotonic()
+                if heads:  # the warm starts are made by now
+                    progress.began, progress.before = now, sum(done.values())
+                left = progress.minutes_left(sum(done.values()), now)
+                console.print("\n".join([*heads, _lab_row(job, row | {"left": left})]), soft_wrap=True)
                 heads.clear()
-                done[job.folder] = row["round"]
                 progress.update(sum(done.values()))
 
             folders = run_all(
@@ -168,7 +171,8 @@ def _train(
         show_outcome(folder, config, command)
 
 
-_LAB_ROW = "{:>22.22} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}"  # of at most 80 columns
+_LAB_ROW = "{:>20.20} {:>4} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7} {:>4}"  # of at most 80 columns
+_LAB_HEADS = ("rule", "seed", "round", "reward", "work", "entropy", "clip %", "tail %", "left")
 
 
 def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
@@ -181,6 +185,7 @@ def _lab_row(job: Job, row: Mapping[str, Any]) -> str:
         _cell(row, "entropy", 2),
         _cell(row, "clip/fraction", 2, 100),
         _cell(row, "clip/tail_high_share", 0, 100),
+        _cell(row, "left", 1),
     )
 
 

@@ -223,14 +223,6 @@ def verl(
         list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
     ] = None,
     command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
-    seeds: Annotated[
-        Any,
-        Option(
-            parser=seed_list,
-            metavar="N|A,B,...",
-            help="Show the commands of repetitions: a count, or seeds.",
-        ),
-    ] = None,
 ) -> None:
     """Start a run on verl from a recipe, or show its command.
 
@@ -240,33 +232,20 @@ def verl(
     """
     from bandpo.doctor import own_type
 
-    from ..training.on_verl import load, repetitions_text
+    from ..training.on_verl import load
 
     overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
     overrides = [text for text in settings or [] if text not in overlays]
-    if seeds and any(text.startswith("seed=") for text in overrides):
-        raise UserError("give --seeds, which shows the commands, or seed=N, which starts one; not both")
-    starts = not (command or seeds)
-    runs = {
-        seed: load(
-            [recipe, *overlays],
-            [*overrides, *([] if seed is None else [f"seed={seed}"])],
-            trust=starts,
-        )
-        for seed in seeds or [None]
-    }
-    run = next(iter(runs.values()))
+    run = load([recipe, *overlays], overrides, trust=not command)
     own = own_type(run.loss.get("trust_region"))
-    if own is not None and not starts:
+    if command and own is not None:
         print(
             f"trust_region: {own} is not loaded, and so not checked before the run starts",
             file=sys.stderr,
         )
     if command:
-        print("\n\n".join(each.command() for each in runs.values()))
-    if seeds and not command:
-        print(repetitions_text([recipe, *(settings or [])], runs))
-    if starts:
+        print(run.command())
+    else:
         run.start()
 
 

@@ -15,6 +15,7 @@ from bandpo.files import parse_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.objective import Method, Objective
 from bandpo.notation import label_of_objective, short_node
+from bandpo.numerics import listed
 
 from ..files.reading import read_yaml
 from ..toy import SCENES
@@ -335,9 +336,8 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     node = read_yaml(path)
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
-    bases = node.pop("base", [])
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+    bases = listed(node.pop("base", []))
+    if not all(isinstance(base, str) for base in bases):
         raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
     return functools.reduce(
         merge, [*(read_recipe(path.parent / base, (*above, path.resolve())) for base in bases), node], {}
@@ -345,7 +345,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    secret = secret_in(settings)
+    secret = secret_in(leaves(settings))
     if secret is not None:
         raise UserError(
             f"trainer.{secret} looks like a secret, which the run's files would hold; remove it, and log in with "

@@ -61,24 +61,16 @@ def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str 
 
     Raises UserError for others, unless they are `changed` on purpose.
     """
-    before = read_info(folder).get("data") if (folder / "run.json").exists() else now
-    if before is None:
-        return (
-            f"{folder / 'run.json'} has no checksum of the data, so a change of them cannot be seen"
-            if now
-            else None
-        )
+    before = read_info(folder).get("data", {}) if (folder / "run.json").exists() else now
     different = ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
-    if different and not changed:
+    if not different:
+        return None
+    if not changed:
         raise UserError(
             f"{different} changed since {folder} was started, so it would go on as another training; put back what was "
             "there, or resume by --changed-data if the change is meant"
         )
-    return (
-        f"{different} changed since {folder} was started; it goes on with what is there now"
-        if different
-        else None
-    )
+    return f"{different} changed since {folder} was started; it goes on with what is there now"
 
 
 def check_free(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Limit a stranger's recipe or model. No code runs, no secret is shown, and what is sent is said."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bandpo.errors import UserError, nearest
@@ -118,19 +118,11 @@ _SECRET = re.compile(_NAME, re.I)
 _IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\s]+(?=@)", re.I)
 
 
-def secret_in(node: Any, above: str = "") -> str | None:
-    """Return the first setting that looks like a secret. Its name says so, or it is a URL with a password."""
-    for key, value in node.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            inner = secret_in(value, f"{name}.")
-            if inner is not None:
-                return inner
-        elif (
-            isinstance(value, str)
-            and value
-            and (_SECRET.fullmatch(str(key)) or re.search(r"://[^/\s]+@", value))
-        ):
+def secret_in(settings: Iterable[tuple[str, Any]]) -> str | None:
+    """Return the first of settings that looks like a secret: by its name, or as a URL with a password."""
+    for name, value in settings:
+        is_secret = _SECRET.fullmatch(name.rpartition(".")[2]) or re.search(r"://[^/\s]+@", str(value))
+        if isinstance(value, str) and value and is_secret:
             return name
     return None
 

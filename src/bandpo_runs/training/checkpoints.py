@@ -6,11 +6,10 @@ load what they find, and where a file of the optimizer or of a random state is m
 train another model.
 """
 
-import json
+import hashlib
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pydantic
 from bandpo.errors import UserError
 from bandpo.files import lines_of
 
+from ..data.readers import file_hash
 from ..files.writing import sync_folder, write_atomically
 
 MARK = "bandpo.json"
@@ -26,23 +26,23 @@ METRICS = "metrics.jsonl"
 
 
 class Mark(pydantic.BaseModel, allow_inf_nan=False):
-    """Record of a whole checkpoint. Files and rows are kept as their bytes and the CRC-32 of them.
+    """Record of a whole checkpoint. A checksum is the SHA-256.
 
     Attributes:
         step: of the optimizer.
         wall_seconds: that the run had taken.
         processes: that trained it; each has its own random state.
-        files: of the checkpoint.
-        rows: the beginning of metrics.jsonl that belongs to it.
+        files: of the checkpoint, with their checksums.
+        rows: size and checksum of the beginning of metrics.jsonl that belongs to it.
         tokens: the size of each file in tokens/, and the share of responses in it, which falls as it is thinned.
     """
 
     step: int
     wall_seconds: pydantic.NonNegativeFloat
     processes: int
-    files: dict[str, tuple[int, int]]
-    rows: tuple[pydantic.NonNegativeInt, int]
-    tokens: dict[str, tuple[int, str]] = {}
+    files: dict[str, str]
+    rows: tuple[pydantic.NonNegativeInt, str]
+    tokens: dict[str, tuple[int, str]]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -59,23 +59,24 @@ def write_mark(run: Path, step: int, wall_seconds: float, processes: int) -> Non
     """Bring the checkpoint and the rows so far onto the disk; then mark it as whole."""
     folder = place(run, step)
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
+    for path in (*files, run / METRICS):
+        sync(path)
     mark = Mark(
         step=step,
         wall_seconds=wall_seconds,
         processes=processes,
-        files={path.relative_to(folder).as_posix(): sync(path) for path in files},
-        rows=sync(run / METRICS),
+        files={path.relative_to(folder).as_posix(): file_hash(path) for path in files},
+        rows=((run / METRICS).stat().st_size, file_hash(run / METRICS)),
         tokens=_tokens(run),
     )
-    write_atomically(folder / MARK, json.dumps(mark.model_dump(), indent=1).encode() + b"\n")
+    write_atomically(folder / MARK, mark.model_dump_json(indent=1).encode() + b"\n")
     sync_folder(folder.parent)
 
 
-def sync(path: Path) -> tuple[int, int]:
-    """Bring a file onto the disk; returns its size and checksum."""
+def sync(path: Path) -> None:
+    """Bring a file onto the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return _sum_of(path)
 
 
 def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
@@ -105,18 +106,14 @@ def _fault(run: Path, folder: Path, mark: Mark) -> str | None:
     """Name the fault of a checkpoint in words."""
     if mark.step != step_of(folder):
         return f"{folder} is the checkpoint of step {mark.step}"
-    faults = (_changed(folder / name, *there, whole=True) for name, there in mark.files.items())
-    return next(filter(None, faults), None) or _changed(run / METRICS, *mark.rows, whole=False)
-
-
-def _changed(path: Path, size: int, checksum: int, whole: bool) -> str | None:
-    """Say how a file differs from its record. Unless `whole`, it may have grown since."""
-    if not path.is_file():
-        return f"{path} is missing"
-    now = path.stat().st_size
-    if now < size or (whole and now != size):
-        return f"{path} has {now} bytes and had {size}"
-    return None if _sum_of(path, size) == (size, checksum) else f"{path} is not what was written"
+    for name, checksum in mark.files.items():
+        path = folder / name
+        if not path.is_file() or file_hash(path) != checksum:
+            return f"{path} is missing or was changed"
+    size, checksum = mark.rows
+    rows = (run / METRICS).read_bytes()[:size] if (run / METRICS).is_file() else b""
+    is_same = hashlib.sha256(rows).hexdigest() == checksum
+    return None if is_same else f"{run / METRICS} is missing or was changed"
 
 
 def lost_tokens(run: Path, mark: Mark) -> Iterator[str]:
@@ -156,8 +153,8 @@ def mark_to_resume(folder: Path, count: int, say: Callable[[str], None]) -> Mark
         )
     for fault in wrong:
         say(f"{fault}: that checkpoint is passed over")
-    for fault in lost_tokens(folder, mark):
-        say(f"{fault}: the run goes on without these tokens, which bandpo calibrate reads")
+    for lost in lost_tokens(folder, mark):
+        say(f"{lost}: the run goes on without these tokens, which bandpo calibrate reads")
     say(f"going on after step {mark.step}")
     return mark
 
@@ -198,14 +195,3 @@ def _newest_first(run: Path) -> list[Path]:
         key=step_of,
         reverse=True,
     )
-
-
-def _sum_of(path: Path, size: int | None = None) -> tuple[int, int]:
-    """Return the size and CRC-32 of a file, or of its beginning."""
-    checksum, left = 0, path.stat().st_size if size is None else size
-    total = left
-    with path.open("rb") as file:
-        while left > 0:
-            block = file.read(min(1 << 20, left))
-            checksum, left = zlib.crc32(block, checksum), left - len(block)
-    return total, checksum

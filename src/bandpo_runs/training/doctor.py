@@ -52,12 +52,6 @@ _OF_TRL = (
     r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
 )
-_GROUPS = (
-    "actor",
-    "algorithm",
-    "data",
-    "rollout",
-)  # folders of Hydra, whose files are what stands below that name
 
 
 def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Finding]:
@@ -109,9 +103,8 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
 
 def _is_log(text: str) -> bool:
     path = Path(text)
-    if text.endswith((".jsonl", "trainer_state.json")) or path.is_dir():
-        return True
-    return is_tracked(path) and ("=" not in text or bool(files_of(path)))
+    is_tracker = is_tracked(path) and ("=" not in text or bool(files_of(path)))
+    return is_tracker or path.is_dir() or text.endswith((".jsonl", "trainer_state.json"))
 
 
 def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bool) -> Iterator[Finding]:
@@ -123,28 +116,22 @@ def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bo
         settings |= settings[inner[0]]
     if not is_of_trl(settings):
         what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
-        yield Finding(
-            "warning", what, "give the trainer's configuration, its launch script, or its overrides"
-        )
+        cure = "give the trainer's configuration, its launch script, or its overrides"
+        yield Finding("warning", what, cure)
     elif "--config" in settings and all(text.endswith(SUFFIXES) for text in files):
-        what = f"--config {settings['--config']} is not read"
-        yield Finding(
-            "warning", what, f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}"
-        )
+        cure = f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}"
+        yield Finding("warning", f"--config {settings['--config']} is not read", cure)
     else:
-        unknown = frozenset(
-            name for name, value in settings.items() if isinstance(value, str) and "$" in value
-        )
+        unknown = {name for name, value in settings.items() if isinstance(value, str) and "$" in value}
         plain = {name: settings[name] for name in settings.keys() - unknown}
-        yield from trl_settings(plain, unknown, trust=trust, whole=bool(files) and "$@" not in whole)
+        is_whole = bool(files) and "$@" not in whole
+        yield from trl_settings(plain, frozenset(unknown), trust=trust, whole=is_whole)
 
 
 def _text(path: str) -> str:
-    return (
-        script_text(Path(path))
-        if path.endswith(SUFFIXES)
-        else content_of(Path(path)).decode(errors="replace")
-    )
+    if path.endswith(SUFFIXES):
+        return script_text(Path(path))
+    return content_of(Path(path)).decode(errors="replace")
 
 
 def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
@@ -154,62 +141,57 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
     """
     config: dict[str, Any] = {}
     for text in arguments:
-        path, node = Path(text), None
-        if "=" in text and not path.exists():
+        if "=" in text and not Path(text).exists():
             put(config, *setting(text.lstrip("+")))
-        elif path.suffix in SUFFIXES:
-            node = of_shell(_text(text))
-            if flags:
-                names = {name: name.lstrip("-").replace("-", "_") for name in node if name != "--config"}
-                node = {names.get(name, name): value for name, value in node.items()}
-        elif path.suffix == ".py":
-            node = of_code(path)
-        elif path.suffix == ".toml":
-            try:
-                node = tomllib.loads(_text(text))
-            except tomllib.TOMLDecodeError as error:
-                raise UserError(f"{path} is not TOML: {error}") from None
         else:
-            node = read_yaml(path)
-            # Hydra's overrides.yaml.
-            if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):
-                node = _settings([str(x) for x in node if str(x)[0] != "~"])
-            elif not isinstance(node, dict | None):
-                raise UserError(
-                    f"{text} must hold settings by name, or Hydra's list of key=value, got {shortened(node)}"
-                )
-            elif path.absolute().parent.name in _GROUPS and "defaults" in (node or {}):
-                node = {path.absolute().parent.name: node}
-        config = merge(config, node or {})
+            config = merge(config, _settings_in(Path(text), flags))
     return config
+
+
+def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
+    """Read the settings of a file by its kind."""
+    if path.suffix == ".py":
+        return of_code(path)
+    if path.suffix in SUFFIXES:
+        node = of_shell(_text(str(path)))
+        plain = {
+            name: name.lstrip("-").replace("-", "_") for name in node if flags and name != "--config"
+        }
+        return {plain.get(name, name): value for name, value in node.items()}
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(_text(str(path)))
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{path} is not TOML: {error}") from None
+    node = read_yaml(path)
+    if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
+        return _settings([str(x) for x in node if str(x)[0] != "~"])
+    if not isinstance(node, dict | None):
+        what = "must hold settings by name, or Hydra's list of key=value"
+        raise UserError(f"{path} {what}, got {shortened(node)}")
+    return node or {}
 
 
 def _logged(path: Path) -> Iterator[Finding]:
     """Check in a log whether the run broke, and whether the rule acted."""
     log, why = read(path), None
-    rows = log.rows
     with contextlib.suppress(UserError):  # not a folder of ours
         why = read_info(path.parent).get("stopped") if path.name == "metrics.jsonl" else None
     if why:
         yield Finding("problem", f"the run was stopped: {why}")
-    if not rows and why:  # before its first row
-        return
-    if not rows:
+    if not log.rows and not why:  # it may be stopped before its first row
         raise UserError(
             f"{path} must be a log of a training, such as JSON lines with 'step'; docs/run.md lists them"
         )
-    names = {name for row in rows for name in row}
+    names = {name for row in log.rows for name in row}
     for note in log.notes[: len(log.remarks) + bool(log.damaged)]:
         yield Finding("note", f"{path}: {note}")
-    if any(row.get("half_precision") for row in rows):
-        yield Finding(
-            "problem",
-            "log-probabilities reached the loss in half precision: ratios are wrong by percents",
-            VERL_IN_FLOAT32,
-        )
+    if any(row.get("half_precision") for row in log.rows):
+        what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
+        yield Finding("problem", what, VERL_IN_FLOAT32)
     if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
         yield Finding("note", "no metric actor/bandpo/...: another loss")
-    lost = lost_in(rows)
+    lost, unscored = lost_in(log.rows), unscored_in(log.rows)
     if lost:
         yield Finding(
             "problem",
@@ -217,10 +199,10 @@ def _logged(path: Path) -> Iterator[Finding]:
             "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
             "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm",
         )
-    unscored = unscored_in(rows)
     if unscored:
         yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
-    yield from clip_findings(path, log)
+    if log.rows:
+        yield from clip_findings(path, log)
 
 
 def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
@@ -229,9 +211,9 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     If it clips none, say whether it could clip any. Else say what such a share moved in other runs.
     """
     run = Curves(**by_step(log.rows))
-    outside = run.share("clip/fraction", ("clip/count", "tokens"))
-    cut = not np.isfinite(outside).any()  # only those that lose their gradient are counted
-    shares = run.share("cut/fraction") if cut else outside
+    of, shares = "clip/fraction", run.share("clip/fraction", ("clip/count", "tokens"))
+    if not np.isfinite(shares).any():  # only those that lose their gradient are counted
+        of, shares = "cut/fraction", run.share("cut/fraction")
     there = np.isfinite(shares)
     percents = 100 * abs(shares[there])
     if not len(percents):
@@ -239,18 +221,19 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
         yield Finding("note", what, "docs/run.md has the names, and what logs them")
         return
     names = {name for row in log.rows for name in row}
-    of = "cut/fraction" if cut else "clip/fraction"
     name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in names and ours == of), of)
     ratios = [row.get(key) for row in log.rows for key in ("log_ratio/max", "log_ratio/min")]
-    ratios = [abs(ratio) for ratio in ratios if isinstance(ratio, int | float)]  # verl's log has none
+    farthest = max(
+        (abs(x) for x in ratios if isinstance(x, int | float)), default=None
+    )  # verl's log has none
     tokens = run.total("tokens")[there]
-    mean = np.average(percents, weights=tokens if np.isfinite(tokens).all() and tokens.any() else None)
+    weights = tokens if np.isfinite(tokens).all() and tokens.any() else None
+    mean = float(np.average(percents, weights=weights))
     seen = f"in {counted(len(percents), 'row')}"
     if mean:
         seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
-    level, what, cure = clip_in_words(
-        float(mean), seen, max(ratios, default=None), cut=cut, decimals=log.decimals
-    )
+    is_cut = of == "cut/fraction"
+    level, what, cure = clip_in_words(mean, seen, farthest, cut=is_cut, decimals=log.decimals)
     yield Finding(level, f"{name}: {what}", cure)
     if mean:
-        yield nearest(float(mean))
+        yield nearest(mean)

@@ -27,7 +27,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, TrainerCallback
 
-from bandpo.errors import UserError
+from bandpo.errors import UserError, counted
 from bandpo.integrations import RULE
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
@@ -110,8 +110,7 @@ def _run(
     say: Callable[[str], None],
 ) -> Path:
     """Run in a folder that is ours."""
-    settings, notice = _trainer_settings(config, folder, processes.count())
-    arguments = _trainer(BandPOConfig, **settings)
+    arguments = _trainer(BandPOConfig, **_trainer_settings(config, folder, processes.count()))
     state = _meet()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -138,7 +137,7 @@ def _run(
         arguments.eval_on_start = False  # it was done, and its row is in the file
     reason = why_not(arguments, model) if config.shared_prompts else ""
     slow = f"TRL samples and scores the answers, which takes longer: {reason}"
-    for line in filter(None, (changed, notice, reason and slow)):
+    for line in filter(None, (changed, reason and slow)):
         say(line)
     validation = Validation(reward, accuracy=config.reward in ACCURACIES)
     try:
@@ -175,10 +174,10 @@ def _run(
         if state.is_main_process:
             _write_json(folder / "run.json", {**info, "stopped": str(error)})
             (folder / "metrics.jsonl").touch()  # for reports, before its first row
-        last = _newest_whole(folder)
-        hint = "--resume does the same steps again; other settings need another output"
-        begin = f", where model={last} begins from there" if last else ""
-        raise NotFiniteError(f"{folder}, {error}. ({hint}{begin}.)") from error
+        raise NotFiniteError(
+            f"{folder}, {error}. (--resume does the same steps again; other settings need another output, where "
+            "model=CHECKPOINT begins from that one.)"
+        ) from error
     trainer.save_model(str(folder / "model"))
     if state.is_main_process:
         for path in (folder / "model").iterdir():
@@ -294,20 +293,15 @@ def _trainer(make: Callable[..., Any], **settings: Any) -> Any:
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
-def _trainer_settings(
-    config: RunConfig, folder: Path, count: int = 1
-) -> tuple[dict[str, Any], str | None]:
-    """Return arguments of BandPOConfig for one of `count` processes. A notice says if save_every was rounded up."""
+def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> dict[str, Any]:
+    """Return arguments of BandPOConfig for one of `count` processes."""
     logging = config.trainer.get("logging_steps", 1)
-    if logging < 1 or logging != int(logging):
-        raise UserError(f"trainer.logging_steps must be a positive integer, got {logging!r}")
-    unit = math.lcm(config.steps_per_round, int(logging))
-    wanted = config.save_every * config.steps_per_round
-    save = math.ceil(wanted / unit) * unit
-    notice = (
-        f"save_every: {config.save_every} rounded up to {save // config.steps_per_round} rounds; a checkpoint must be "
-        f"on a logged step where the next one generates (every {unit} steps)"
-    )
+    save = config.save_every * config.steps_per_round
+    if logging < 1 or logging != int(logging) or save % logging:
+        raise UserError(
+            f"trainer.logging_steps must be a positive integer that divides save_every = {config.save_every} rounds of "
+            f"{counted(config.steps_per_round, 'step')}, as a checkpoint must be on a logged step; got {logging:g}"
+        )
     settings = {
         "report_to": "none",
         # Otherwise torch rearranges its buckets of gradients after the first step, whichever that is: sums over four
@@ -341,7 +335,7 @@ def _trainer_settings(
                 f"start a number of processes that divides it, or set a multiple of {count}"
             )
         settings[key] = batch // count
-    return settings, None if save == wanted else notice
+    return settings
 
 
 def _lora(rank: int | None) -> Any:

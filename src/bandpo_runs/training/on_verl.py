@@ -180,20 +180,6 @@ def load(recipes: Sequence[str | Path], overrides: Sequence[str] = (), *, trust:
     return Run(node, loss, numbers, raw)
 
 
-def repetitions_text(arguments: Sequence[str], runs: Mapping[Any, Run]) -> str:
-    """Write the commands that start repetitions of a run."""
-    seeds = ", ".join(f"{key}={'' if times == 1 else f'{times}*'}N" for key, times in SEEDS.items())
-    lines = [
-        "# Repetitions of one run: seed=N sets what follows, the order of the data and the sampling.",
-        f"# {seeds}",
-        "# The initial weights are the model's own in all. Start each where it has its GPUs:",
-    ]
-    command = shlex.join(["bandpo", "verl", *arguments])
-    for seed, run in runs.items():
-        lines.append(f"{command} seed={seed}  # {run.settings['trainer']['experiment_name']}")
-    return "\n".join(lines)
-
-
 def _hydra_text(value: Any) -> str:
     """Write a value in the grammar of Hydra's command line."""
     if value is None:

@@ -1,6 +1,5 @@
 """Check a run before its weights are loaded. What is left open is filled in, to fit the machine and the data."""
 
-import importlib.util
 import math
 import os
 import re
@@ -19,13 +18,6 @@ from ..data.problems import are_messages
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
-# A package and the extra that brings it, by what a run uses.
-_NEEDS = {
-    "trl": ("trl", "lab"),
-    "math": ("math_verify", "math"),
-    "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
-    "lora": ("peft", "lab"),
-}
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = (
     "answer",
@@ -88,15 +80,14 @@ def prepare(
     trainer, data_node = node.get("trainer", {}), dict(node.get("data", {}))
     on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
     bf16 = not on_cpu and torch.cuda.is_bf16_supported()
-    problems = _missing_packages(node)
-    if trainer.get("fp16") and on_cpu:
-        problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     checks = {
         "rule": lambda: rule_of(node),
         "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
         "data": lambda: _read(data_node),
     }
-    results: dict[str, Any] = {}
+    results, problems = dict[str, Any](), list[str]()
+    if trainer.get("fp16") and on_cpu:
+        problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     for name, check in checks.items():
         try:
             results[name] = check()
@@ -133,8 +124,6 @@ def prepare(
         },
     }
     full = full if is_recipe else merge(usual, full)
-    for problem in _missing_packages(full):  # of the reward that was chosen
-        raise UserError(problem)
     memory = _free_memory(on_cpu)
     _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
@@ -145,21 +134,6 @@ def prepare(
         _machine(config.trainer, on_cpu, memory),
         *_lines(config, _room(full, model, data, memory, resume)),
     ]
-
-
-def _missing_packages(node: Mapping[str, Any]) -> list[str]:
-    uses = {
-        "trl",
-        str(node.get("reward")),
-        str(node.get("data", {}).get("source")),
-        "lora" if node.get("lora") else "",
-    }
-    needs = [
-        need
-        for name, need in _NEEDS.items()
-        if name in uses and importlib.util.find_spec(need[0]) is None
-    ]
-    return [f"{package} is not installed; pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
 def _size(place: str) -> _Model:
@@ -206,16 +180,11 @@ def _read(node: dict[str, Any]) -> _Data:
         if name not in names:
             what = f"has no column {name!r}" if name else f"has no column of the {key}"
             raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
-    for number, row in enumerate(rows, 1):
-        if row.get(answer) in (None, ""):
-            raise UserError(f"data.path {path!r}: row {number} has no {answer!r}")
-    golds = [str(row[answer]).rpartition("####")[2].strip() for row in rows]
-    return _Data(
-        node,
-        len(rows),
-        all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds),
-        max(len(str(row.get(prompt))) for row in rows),
-    )
+    golds = [str(row.get(answer)).rpartition("####")[2].strip() for row in rows]
+    if "" in golds:
+        raise UserError(f"data.path {path!r}: row {golds.index('') + 1} has no {answer!r}")
+    numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
+    return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
 
 
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:

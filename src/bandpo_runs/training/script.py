@@ -49,24 +49,15 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
     assigned: dict[str, ast.expr] = {}
-    names: dict[int, list[str]] = {}  # that a value was assigned to
-    later: dict[str, dict[str, Any]] = {}  # attributes that are set, by what they are of
-    inner = [
-        each.target for each in nodes if isinstance(each, ast.comprehension)
-    ]  # names that end with their loop
-    inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
-    local = {id(each) for target in inner for each in ast.walk(target)}
     changed: list[str] = []  # each name once for each time
-    for node in (node for node in nodes if id(node) not in local):
+    for node in nodes:
         match node:
-            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    assigned[_name(target) or "?"] = value
-                    names.setdefault(id(value), []).append(_name(target))
-            case ast.Attribute(value=owner, ctx=ast.Store()):
-                changed.append(node.attr)
-                if isinstance(owner, ast.Name) or _name(owner) == "args":  # or trainer.args
-                    later.setdefault(_name(owner), {})[node.attr] = ...
+            case ast.Assign(targets=targets, value=value):
+                assigned |= {_name(target): value for target in targets}
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                assigned[_name(target)] = value
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                changed.append(name)
             case (
                 ast.Name(id=name, ctx=ast.Store())
                 | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del())
@@ -82,7 +73,10 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
                 changed.append(name.partition(".")[0])
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr in _CHANGES:
                 changed.append(name)
-    assigned = {name: value for name, value in assigned.items() if changed.count(name) < 2}
+    assigned = {name: value for name, value in assigned.items() if name and changed.count(name) < 2}
+    attributes = {
+        each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+    }
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
@@ -99,9 +93,8 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
                 words |= value
             else:
                 words[word.arg or f"**{ast.unparse(word.value)}"] = value
-        for each in [*names.get(id(call), ()), *(["args"] if name.rpartition(".")[2] in CONFIGS else [])]:
-            words |= later.get(each, {})
-        calls.append((name, words))
+        may_change = attributes if name.rpartition(".")[2] in CONFIGS else attributes & words.keys()
+        calls.append((name, words | dict.fromkeys(may_change, ...)))
     return calls, [
         node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
