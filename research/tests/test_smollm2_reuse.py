@@ -139,7 +139,7 @@ def test_pages_say_what_the_rows_of_eight_uses_say():
     assert around[1] < 0
     assert low < 0 < high
     assert ends[1] < 0
-    assert clipping.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
+    assert clipping.MORE.endswith("; SmolLM2-135M at eight epochs scored lower with both")
     half, band_half = ((one[1] - one[0]) / 2 for one in (around, ends))
     assert 0.45 < statistics.fmean(smollm2_reuse.judged(8, "clipped")["GRPO 0.2/0.2"].values()) < 0.55
     assert chosen("GRPO 0.2/0.2", 8) == 16 * chosen("no clip", 8)
