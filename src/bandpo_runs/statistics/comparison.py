@@ -68,7 +68,7 @@ def sign_flip_p(
 
     test = permutation_test(
         (np.array([float(d) for d in differences]),), np.sum, permutation_type="samples",
-        n_resamples=draws, batch=1000, random_state=np.random.default_rng(seed),
+        n_resamples=draws, batch=1000, rng=np.random.default_rng(seed),
     )  # fmt: skip
     return float(test.pvalue), 2 ** len(differences) <= draws
 
