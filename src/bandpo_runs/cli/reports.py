@@ -189,7 +189,8 @@ def calibrate(
         Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder."),
     ],
     rate: Annotated[
-        float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")
+        float | None,
+        Option(parser=probability, help="Share of the tokens to leave outside, such as 0.01."),
     ] = None,
     match: Annotated[
         Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")
@@ -210,7 +211,8 @@ def calibrate(
 ) -> None:
     """Find the radius or epsilon that fits a run, from its tokens.
 
-    For each rule, it finds the number that stops a given share of the tokens, or as many as another rule. It prints
+    For each rule, it finds the number that leaves a share of the tokens outside its bounds, or as many as another rule
+    does. It prints
     95 % intervals over responses, and the settings to paste. A file has a row for each response, with lists; it needs
     columns of old and of current log-probabilities (docs/run.md). The default rules are
     bands, clips, DCPO and RIPO.
