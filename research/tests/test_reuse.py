@@ -68,7 +68,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     )
     assert len(more) == 5
     assert f"GRPO's clip scored {-clip[-1].value:.3f} to {-clip[0].value:.3f} lower than no clip" in clipping.MORE
-    assert f"Band-KL 0.05 matched it or scored up to {band[-1].value:.3f} higher" in clipping.MORE
+    assert f"Band-KL 0.05 up to {band[-1].value:.3f} higher" in clipping.MORE
     assert band[0].low < 0 < band[0].high
     worlds = {place[1] for place, _ in rows if place[0] == "reuse once"}
     once = {

@@ -10,8 +10,8 @@ ONCE = (
     "In a small world with one epoch over each batch {}, and 15 of 15 rules scored within 0.02 of no clip"
 )
 MORE = (
-    "with two to eight epochs GRPO's clip scored 0.008 to 0.043 lower than no clip, and Band-KL 0.05 matched it or "
-    "scored up to 0.011 higher; SmolLM2-135M at eight epochs scored lower with both"
+    "with two to eight epochs GRPO's clip scored 0.008 to 0.043 lower than no clip, and Band-KL 0.05 up to 0.011 "
+    "higher; SmolLM2-135M at eight epochs scored lower with both"
 )
 _DECIMALS = {2: "two", 3: "three", 4: "four"}
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
