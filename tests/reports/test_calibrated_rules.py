@@ -96,21 +96,6 @@ def test_the_radius_is_a_quantile_of_the_tokens_divergences(kind):
     assert tuple(rule.interval) == pytest.approx(tuple(interval), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "region",
-    [Band("kl", 0.02), Band("tv", 0.08), Band("chi2", 0.03), RIPO(0.02)],
-)
-def test_a_known_radius_is_recovered_from_its_own_clipping(region):
-    """Matched with itself exactly, within a token; with another half of the responses' rate, within its interval."""
-    of = tokens(40_000)
-    (found,) = calibrate(of, [region], match=region).rules
-    assert found.exact <= region.delta * (1 + 2e-4)
-    assert found.exact == pytest.approx(region.delta, rel=0.02)
-    rate = (~contained(region, tokens(400_000, seed=1))).mean()
-    (found,) = calibrate(of, [region], rate=rate).rules
-    assert found.interval.low <= region.delta <= found.interval.high
-
-
 @pytest.mark.parametrize("eps", [0.1, 0.2])
 def test_of_normal_log_ratios_the_rate_is_known(eps):
     """P(r > 1 + eps) = erfc(log(1 + eps) / sigma sqrt 2) / 2, and below in the same way."""

@@ -112,6 +112,7 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path)
     )
     lines, last = compared(a, b)
     assert (last.sampling_error.settled, last.clustered_error.settled) == (True, False)
+    assert (last.needed.samples_elsewhere, last.needed.prompts_elsewhere > 200) == (None, True)
     assert "  problems like these: no number of samples of these problems; the problems differ too much in it" in lines
     assert any("On these problems: no, B is worse by" in line for line in compared(b, a)[0])
 

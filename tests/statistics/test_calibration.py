@@ -74,18 +74,6 @@ def test_the_interval_has_the_numbers_that_a_t_test_does_not_reject(count, rate,
                 assert found == pytest.approx(plain(critical, responses, wanted, level))
 
 
-def test_what_is_wanted_is_of_the_same_responses():
-    """A rule that is matched with itself has no uncertainty, however noisy its rate is."""
-    critical, responses, lengths = simulated(np.random.default_rng(2), 100)
-    wanted = np.bincount(responses[critical > 2.0], minlength=100).astype(float)
-    low, high = number_interval(critical, responses, wanted)
-    # But for the tokens next to it: that these few are of other responses is not evidence.
-    assert smallest_number(critical, wanted.sum()) == critical[critical <= 2.0].max()
-    assert 1.98 < low <= 2.0 < high < 2.02
-    rate = number_interval(critical, responses, wanted.sum() / lengths.sum() * lengths)
-    assert rate.low < 0.95 * low < 1.05 * high < rate.high
-
-
 def test_tokens_that_no_number_lets_in_make_an_end_infinite():
     critical = np.concatenate([np.full(5, np.inf), np.linspace(0.1, 1, 95)])
     # All five are of one response.
