@@ -142,7 +142,7 @@ class Engine:
             )
         if not find_spec(name):
             raise UserError(
-                f"backend {name} needs the package {name}, which is not installed: see docs/evaluate.md"
+                f"backend {name} needs the package {name}, which is not installed: pip install {name}"
             )
         return name
 
