@@ -125,7 +125,7 @@ def methods(
         ):
             text = text.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", text)
-    print("\np is a token's old probability. soft: beyond its bounds a token keeps some gradient.")
+    print("\np: old probability. soft: beyond its bounds a token keeps some gradient.")
     print("Formulas: bandpo explain NAME\n\nRules, with their fields:")
     print(wrapped("\n".join(f"  {usage(kind)}" for kind in kinds()), column=4))
 
