@@ -19,7 +19,9 @@ def requests(count=8, prompts=PROMPTS):
 
 
 def drawn(engine, wanted, sampling):
-    return {request.key: answer for request, answer in engine.generate(wanted, sampling)}
+    answers = {}
+    engine.generate(wanted, sampling, lambda request, answer: answers.update({request.key: answer}))
+    return answers
 
 
 def first_tokens(model, prompt, temperature=1.0):

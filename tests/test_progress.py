@@ -30,9 +30,9 @@ def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 1000, 10)).__next__)
     with Progress("samples", 40, 20, title="mine", console=screen) as bar:
-        bar.update(30, "2.0 samples/s")  # ten in ten seconds; those that were there took none
+        bar.update(30)  # ten in ten seconds; those that were there took none
         bar.bar.refresh()
-        assert re.search(r"mine: samples .* 30/40 2\.0 samples/s, about 0\.2 min left", screen.file.getvalue())
+        assert re.search(r"mine: samples .* 30/40 about 0\.2 min left", screen.file.getvalue())
     assert screen.file.getvalue().endswith("\x1b[2K")  # the line is empty again
 
 
@@ -41,11 +41,11 @@ def test_where_nobody_watches_there_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with Progress("samples", 20, 4, pause=30.0) as bar:
         for done in range(5, 12):
-            bar.update(done, "2.0 samples/s")
+            bar.update(done)
     # Ten seconds for each of them: three in thirty seconds, 13 are left.
     assert capsys.readouterr().out.splitlines() == [
-        "7 of 20 samples, 2.0 samples/s, about 2.2 min left",
-        "10 of 20 samples, 2.0 samples/s, about 1.7 min left",
+        "7 of 20 samples, about 2.2 min left",
+        "10 of 20 samples, about 1.7 min left",
     ]
 
 

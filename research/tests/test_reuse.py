@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bandpo import clipping
-from bandpo.clipping import _AT_ONE_USE
+from bandpo.clipping import _WITH_ONE_EPOCH
 from bandpo.trust_regions.rules import Clip
 from research.bench import read_contest
 from research.measurements import reuse_rates
@@ -36,7 +36,7 @@ def test_the_share_of_tokens_a_rule_acts_on_is_of_all_steps_and_both_sides():
 def test_the_doctor_tells_of_the_shares_that_were_measured():
     at = {"contest": "reuse once", "world": "calibrated, minibatches 4, epochs 1", "family": "GRPO .2/.2"}
     (once,) = (row for row in reuse_rates.read_rows(CSV) if at.items() <= row.items())
-    (sentence, ours), (theirs_said, theirs) = _AT_ONE_USE[False], _AT_ONE_USE[True]
+    (sentence, ours), (theirs_said, theirs) = _WITH_ONE_EPOCH[False], _WITH_ONE_EPOCH[True]
     assert (round(float(once["percent"]), 1), round(float(once["cut"]), 2)) == (ours, theirs)
     assert sentence.startswith(f"{ours} % of tokens were outside")
     assert theirs_said.startswith(f"{theirs} % of tokens were clipped")
@@ -56,7 +56,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     assert band == 0
     half, twice = (f"{-float(row['difference']):.3f}" for row in (half, twice))
     doctor_text = (root / "src" / "bandpo" / "clipping.py").read_text()
-    assert f"half the best rate cost {half}." in doctor_text
+    assert f"half the best one cost {half}." in doctor_text
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
     assert f"half the best learning rate cost {half} " in (root / "docs" / "choose.md").read_text()
     assert twice == "0.060"
@@ -67,8 +67,8 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
         for rule in ("GRPO .2/.2", "Band-KL .05")
     )
     assert len(more) == 5
-    assert f"GRPO's clip ended {-clip[-1].value:.3f} to {-clip[0].value:.3f} below no clip" in clipping.MORE
-    assert f"Band-KL 0.05 level with it to {band[-1].value:.3f} above" in clipping.MORE
+    assert f"GRPO's clip scored {-clip[-1].value:.3f} to {-clip[0].value:.3f} lower than no clip" in clipping.MORE
+    assert f"Band-KL 0.05 up to {band[-1].value:.3f} higher" in clipping.MORE
     assert band[0].low < 0 < band[0].high
     worlds = {place[1] for place, _ in rows if place[0] == "reuse once"}
     once = {
@@ -79,7 +79,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
-    assert "15 of 15 rules ended within 0.02 of no clip" in clipping.ONCE
+    assert "15 of 15 rules scored within 0.02 of no clip" in clipping.ONCE
     assert "15 of 15 tuned rules scored within 0.02" in (root / "README.md").read_text(encoding="utf-8")
     for page in ("docs/choose.md", "docs/report/index.md"):
         assert "15 of 15 rules scored within 0.02" in (root / page).read_text(encoding="utf-8")

@@ -121,7 +121,7 @@ def test_pages_say_what_the_rows_say():
     outside = [statistics.fmean(smollm2_reuse.judged(uses, "clipped")[GRPO].values()) for uses in (1, 8)]
     assert outside == pytest.approx([0.03, 0.5], rel=0.2)
     assert chosen(GRPO, 8) == 16 * chosen("no clip", 8)
-    assert clipping.MORE.endswith("; SmolLM2-135M at eight uses ended below no clip under both")
+    assert clipping.MORE.endswith("; SmolLM2-135M at eight epochs scored lower with both")
     rates = [100 * smollm2_reuse.searched(rule, 8)[rate][0] for rate in (1.25e-6, 1e-5) for rule in ("no clip", GRPO)]
     said = f"{(above.high + above.low) / 2:.3f} ± {(above.high - above.low) / 2:.3f} above", "a sixteenth of GRPO's"
     ends = "{:.0f} % right, {:.0f} % under GRPO's at 1.25e-6, {:.0f} % and, {:.0f} % at 1e-5".format(*rates)

@@ -3,20 +3,20 @@
 from typing import Literal
 
 # From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.
-OUTSIDE = "0.2 % of tokens were outside GRPO's clip"
-ONCE = "In a small world at one use {}, and 15 of 15 rules ended within 0.02 of no clip"
+OUTSIDE = "0.2 % of tokens were outside GRPO's bounds"
+ONCE = (
+    "In a small world with one epoch over each batch {}, and 15 of 15 rules scored within 0.02 of no clip"
+)
 MORE = (
-    "at two to eight uses GRPO's clip ended 0.008 to 0.043 below no clip, Band-KL 0.05 level with it to 0.011 above; "
-    "SmolLM2-135M at eight uses ended below no clip under both"
+    "with two to eight epochs GRPO's clip scored 0.008 to 0.043 lower than no clip, and Band-KL 0.05 up to 0.011 "
+    "higher; SmolLM2-135M at eight epochs scored lower with both"
 )
 _DECIMALS = {2: "two", 3: "three", 4: "four"}
 _ROUNDING = 1e-4  # a log-ratio of which kernels and precisions make that much
 # What ONCE tells of, and its percent: of all tokens beyond a limit, and of those that lose their gradient, as most
 # trainers log. What is no more than it is called few; that limit is ours.
-_AT_ONE_USE = {False: (OUTSIDE, 0.2), True: ("0.12 % of tokens were clipped by GRPO's rule", 0.12)}
-_MORE_STEPS = (
-    "more optimizer steps per batch; bandpo doctor with the run's configuration says by which setting"
-)
+_WITH_ONE_EPOCH = {False: (OUTSIDE, 0.2), True: ("0.12 % of tokens were clipped by GRPO's rule", 0.12)}
+_MORE_STEPS = "take more optimizer steps per batch: bandpo doctor CONFIG names the setting"
 
 
 def clip_in_words(
@@ -45,7 +45,7 @@ def clip_in_words(
     """
     half = 0.0 if decimals is None else 50 / 10**decimals  # of the last decimal, in percent
     if percent > 0 or (half and farthest is None):
-        by, few = _AT_ONE_USE[cut]
+        by, few = _WITH_ONE_EPOCH[cut]
         share, once = float(f"{percent if percent > half else percent + half:.2g}"), ONCE.format(by)
         about = "below " if percent <= half else "" if cut else "at most "
         rounded = (
@@ -54,22 +54,17 @@ def clip_in_words(
         seen = f"The rule clipped {about}{share:g} % of tokens{rounded} {seen}"
         if share <= few:
             what = f"{seen}, so it can hardly matter: without a clip this run would have been nearly the same"
-            cure = (
-                f"tune the learning rate first. {once}; half the best rate cost 0.065. Where something rare may die "
-                "out, an entropy bonus of 0.01 or positive advantages x 0.85 may help: docs/choose.md"
-            )
+            cure = f"tune the learning rate first: half the best one cost 0.065. {once}: docs/choose.md"
             return "ok", what, cure
-        what = f"{seen}, so it {'acts on few tokens, and may matter' if share < 1 else 'can matter'}"
-        cure = f"train without a clip, too, with its own learning rate. {once}; {MORE}. docs/choose.md"
+        what = f"{seen}, so it {'has an effect on few tokens, and may matter' if share < 1 else 'can matter'}"
+        cure = f"train once without a clip, too, with its own learning rate. In a small world {MORE}: docs/choose.md"
         return "ok", what, cure
     if farthest is None:
         what = f"The rule clipped no token {seen}: every ratio is 1 (one optimizer step per batch), or all limits are "
         return "warning", f"{what}wider than the ratios", _MORE_STEPS
     if farthest <= _ROUNDING:
-        what = (
-            f"Clipping had no effect {seen}: every ratio is 1, because each batch gets one optimizer step, or "
-            "no reward differs from its group's"
-        )
+        why = "Each batch gets one optimizer step, or no reward differs from its group's"
+        what = f"Clipping had no effect {seen}: every ratio is 1. {why}"
         return "problem", what, _MORE_STEPS
     what = f"The rule clipped no token {seen}: any wider rule would have given this run"
     cure = f"log-ratios go as far as {farthest:.2g}; bandpo calibrate finds the number at which a rule clips some"

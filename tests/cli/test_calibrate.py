@@ -93,9 +93,9 @@ def test_it_says_what_it_found_and_what_to_paste(here, cli):
     assert first.startswith(f"{of.count:,} tokens of 60 responses in tokens.jsonl; columns old_logps (old), ")
     node, trl, verl = (next(x for x in others if x.startswith(name)) for name in ("  trust_region: ", "TRL", "verl"))
     region = bandpo.trust_regions.trust_region(yaml.safe_load(node)["trust_region"])
-    share = f"GRPO 0.2/0.2 stops {100 * outside.mean():.3g} % of the tokens ({100 * rare:.3g} % of these are"
-    assert second.startswith(f"At your ratios {share}")
-    assert f"Band-KL stops as many at delta = {region.delta:g} (95 % interval " in second
+    share = f"{100 * outside.mean():.3g} % of your tokens are outside their bounds ({100 * rare:.3g} % of these are"
+    assert second.startswith(f"With GRPO 0.2/0.2 {share}")
+    assert f"With Band-KL it is as many at delta = {region.delta:g} (95 % interval " in second
     assert f"policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}" in verl
     assert bandpo.trust_regions.trust_region(json.loads(trl.partition("=")[2].rpartition(", ...")[0])) == region
 
@@ -120,7 +120,7 @@ def test_json_has_all_numbers(here, cli):
     [
         ("--match clip:0.5:2 --rule band:kl,clip:0.0001:0.2", "Clip 0.0001/0.2, eps_high: not found: "),
         ("--rate 0.01 --rule clip:0.0001:0.2", "asked for 1 % of the tokens. No number of any of the rules does the"),
-        ("--cut --rule '{type: capped, region: {type: band}}' --parameter max_ratio", "GRPO 0.2/0.2 cuts "),
+        ("--cut --rule '{type: capped, region: {type: band}}' --parameter max_ratio", " of your tokens are clipped ("),
     ],
 )
 def test_rules_without_a_number(here, cli, args, text):

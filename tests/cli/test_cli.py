@@ -75,7 +75,7 @@ MISTAKES = {
     "train recipe.yaml trainer.lr_scheduler_type=flat": "trainer: flat is not a valid SchedulerType",
     "train recipe.yaml trainer.use_vllm=true": "trainer: vLLM is not available",
     "train recipe.yaml trainer.report_to=comet_ml": "trainer: CometCallback requires comet-ml",
-    "train recipe.yaml trainer.logging_steps=0.5": "trainer.logging_steps must be a positive integer that divides save_every",
+    "train recipe.yaml trainer.logging_steps=0.5": "must be a positive integer that divides save_every",
     "train recipe.yaml output=recipe.yaml": "recipe.yaml is not a folder, and one is expected to write to",
     "train recipe.yaml --resume": "run holds no run to resume (no config.yaml); start one without --resume",
     "report damaged": "damaged: no run found",

@@ -246,13 +246,6 @@ def test_of_several_runs_there_is_a_row_for_each_and_words_for_those_that_need_t
     assert [line.partition(":")[0] for line in rest if "ago" in line] == ["Band-KL 0.05, seed 0"]
 
 
-@pytest.mark.parametrize("no_colour", ["", "1"])
-def test_a_terminal_without_colours_gets_none(two, monkeypatch, no_colour):
-    monkeypatch.setenv("NO_COLOR", no_colour)
-    monkeypatch.setenv("TERM", "xterm")
-    assert bool(re.search(r"\x1b\[[\d;]*3\d", drawn(looked(*two), 80, colour=True))) == (not no_colour)
-
-
 class Clock:
     """Time that passes when somebody sleeps; then what happens at the next `events`."""
 

@@ -86,7 +86,7 @@ def meant(share):
     """What the doctor says of the share of tokens outside, in percent. It differs from run to run, and so does this."""
     if share <= 0.2:
         return "it can hardly matter: without a clip this run would have been nearly the same"
-    return "it can matter" if share >= 1 else "it acts on few tokens, and may matter"
+    return "it can matter" if share >= 1 else "it has an effect on few tokens, and may matter"
 
 
 def plain(text):

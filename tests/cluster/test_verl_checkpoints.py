@@ -64,7 +64,7 @@ def test_the_logits_are_those_of_the_trained_model(trained, case, ranks):
     actor = folder / str(ranks) / case / "global_step_1" / "actor"
     if case != "whole":
         with pytest.raises(UserError) as error:
-            whole_weights(str(actor))
+            whole_weights(actor)
         command = shlex.split(re.search(r"python (-m verl.model_merger .*?)(?:; add|$)", str(error.value))[1])
         environment = os.environ | verl_toy.ENVIRONMENT
         subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True)
@@ -72,7 +72,7 @@ def test_the_logits_are_those_of_the_trained_model(trained, case, ranks):
     if case == "lora":
         model = PeftModel.from_pretrained(model, actor / "huggingface" / "lora_adapter").merge_and_unload()
     else:
-        assert whole_weights(str(actor)) == str(actor / "huggingface")
+        assert whole_weights(actor) == actor / "huggingface"
     dtype = torch.float32 if case == "whole" else torch.bfloat16
     torch.testing.assert_close(logits(model), expected(folder, weights[ranks][case], dtype), rtol=1e-4, atol=1e-5)
 
@@ -81,6 +81,7 @@ def test_eval_draws_from_a_run_whose_weights_are_whole(trained, monkeypatch):
     folder, _ = trained
     monkeypatch.chdir(folder)
     Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    Path("2/whole/latest_checkpointed_iteration.txt").write_text("1")  # as verl's trainer leaves it
     command = ["eval", "2/whole", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
     assert main(command) == 0
     assert len(read_samples(Path("runs/eval/2/whole-1"))) == 2

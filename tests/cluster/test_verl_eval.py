@@ -41,7 +41,9 @@ if __name__ == "__main__":
     assert main([*command, "-o", str(folder / "out")]) == 0
 
     def texts(requests, sampling):
-        return {str(request.key): answer.text for request, answer in engine.generate(requests, sampling)}
+        answers = {}
+        engine.generate(requests, sampling, lambda request, answer: answers.update({str(request.key): answer.text}))
+        return answers
 
     questions, sampling = read_questions(folder / "out", read_metadata(folder / "out")), Sampling(n=6, max_tokens=8)
     every = [Request((q.prompt, i), q.content, seed_of(0, q, i)) for q in questions for i in range(6)]
@@ -49,9 +51,6 @@ if __name__ == "__main__":
     for request in every[::7]:
         alone |= texts([request], sampling)
     turned = texts(every[::-2], sampling)
-    left = engine.generate(every, sampling)
-    next(left)
-    left.close()  # those that were running are of no interest any more
     again = texts(every[:3], sampling)
     many = [Request(i, questions[0].content, i) for i in range(2000)]
     first = texts(many, Sampling(n=1, max_tokens=1))

@@ -8,6 +8,7 @@ from disk import write
 from published import own, rows_of
 
 from bandpo.errors import counted
+from bandpo.rewards.grading import grade
 from bandpo_runs.cli import main
 from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold, unusual
 from bandpo_runs.data.preparation import account_of
@@ -153,56 +154,28 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
         assert (missing(out, f"{count} {what}", warning), missing(report, f"- {count} x {what}")) == ([], [])
 
 
-UNUSUAL = {  # as it stands in data: as models write it, and what is said
-    "0.30000000000000004": ("0.3", "float"),
-    "344330553.55300003": ("344330553.553", "float"),
-    "-3244047.0999999996": ("-3244047.1", "float"),
-    "17.999999999999996": ("18", "float"),
-    "0.00033333333333333335": ("0.000333333333333", "float"),
-    "123456789012345678.25": ("123456789012345678", "float"),
-    "350 (g)": ("350", "unit"),
-    "9(quarters)": ("9", "unit"),
-    "123 (third graders)": ("123", "unit"),
-    "3/4 (м)": ("3/4", "unit"),
-    "1:58": ("1:58", "time"),
-    "00:12:30.5": ("00:12:30.5", "time"),
-    "10:30 a.m.": ("10:30 a.m.", "time"),
+UNUSUAL = {
+    "float": ("0.30000000000000004", "-3244047.0999999996", "0.00033333333333333335", "123456789012345678.25"),
+    "unit": ("350 (g)", "9(quarters)", "123 (third graders)", "3/4 (м)"),
+    "time": ("1:58", "00:12:30.5", "10:30 a.m."),
+    "": ("0.3", "0.6666666667", "3.1415926535897", "12345678901234567", "5 (mod 7)", "(3, 4)", "f(x)", "2:3", "x:12"),
 }
-USUAL = [
-    "0.3",
-    "0.6666666667",
-    "3.1415926535897",
-    "12345678901234567",
-    "5 (mod 7)",
-    "(3, 4)",
-    "f(x)",
-    "2:3",
-    "x:12",
-    "7",
-]
 
 
-@pytest.mark.parametrize("text", [*UNUSUAL, *USUAL])
-def test_answers_that_models_would_not_write_are_told_from_usual_ones(text):
-    tidy, word = UNUSUAL.get(text, (text, ""))
-    what, written = unusual(text)
-    assert (written, word in what, bool(what)) == (tidy, bool(what or not word), bool(word))
+@pytest.mark.parametrize(("word", "text"), [(word, text) for word, texts in UNUSUAL.items() for text in texts])
+def test_answers_that_models_would_not_write_are_told_from_usual_ones(word, text):
+    assert (word in unusual(text), bool(unusual(text))) == (True, bool(word))
 
 
-@pytest.mark.parametrize("options", [[], ["--tidy-answers"]])
-def test_unusual_answers_are_counted_with_what_helps_and_written_as_models_do_if_asked(tmp_path, capsys, options):
-    rows = [{"prompt": f"Find {i}.", "answer": answer} for i, answer in enumerate([0.1 + 0.2, "350 (g)", "1:58", "7"])]
-    rest, entry = prepared(tmp_path, rows, *options)
-    float_, unit, time = (
-        "answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits",
-        "answer has its unit in brackets, as 350 (g); --tidy-answers takes that off",
-        "answer is a time or a ratio, compared part by part; ask for its form in the prompt",
-    )
-    answers, though, corrected = (
-        (["0.3", "350", "1:58", "7"], {time: 1}, {"float rounded, or unit in brackets taken off": 2})
-        if options
-        else (["0.30000000000000004", "350 (g)", "1:58", "7"], {float_: 1, unit: 1, time: 1}, {})
-    )
-    assert [row["answer"] for row in rest] == answers
-    assert (entry["kept_though"], entry["corrected"]) == (though, corrected)
-    assert missing(capsys.readouterr().out, *(f": 1 row: {what}" for what in though)) == []
+def test_unusual_answers_stay_and_are_counted(tmp_path, capsys):
+    golds = ["0.30000000000000004", "350 (g)", "1:58", "7"]
+    rows, entry = prepared(tmp_path, [{"prompt": f"Find {i}.", "answer": gold} for i, gold in enumerate(golds)])
+    assert [row["answer"] for row in rows] == golds
+    assert entry["kept_though"] == {unusual(gold): 1 for gold in golds[:3]}
+    assert missing(capsys.readouterr().out, *(f": 1 row: {unusual(gold)}" for gold in golds[:3])) == []
+
+
+@pytest.mark.parametrize(("gold", "text"), [("0.30000000000000004", "0.3"), ("350 (g)", "350")])
+def test_the_scorer_math_takes_what_models_write_for_them(gold, text):
+    (of_math,), (of_dapo,) = (grade([f"Answer: {text}"], [gold], scorer) for scorer in ("math", "dapo"))
+    assert (of_math.score, of_dapo.score) == (1, 0)

@@ -584,25 +584,14 @@ def test_messages_are_the_question_of_their_answer(tmp_path):
     assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
 
 
-def test_ids_tell_problems_apart_where_texts_do_not(tmp_path):
-    def of(rows):
-        ((graded,), _) = read_dump(write(tmp_path / "a.jsonl", rows))
-        return graded.score.tolist(), graded.prompt_ids
-
+def test_ids_are_those_of_problems_where_no_text_is_or_on_request(tmp_path):
     rows = [{"id": i, "question": "What is 7 + 7?" if i < 2 else f"{i}", "score": i % 2} for i in range(6)]
-    scores, ids = of(rows)
-    assert (scores, ids[0] == ids[1]) == ([[0], [1], [0], [1], [0], [1]], False)
-    scores, ids = of([*rows, *({**row, "score": 1 - row["score"]} for row in rows)])
-    assert scores == [[0, 1], [1, 0]] * 3
-    other = [{**row, "question": f"other {row['question']}"} for row in rows]
-    assert not {*ids} & {*of(other)[1]}  # equal ids of other problems
-    assert of(rows[1:])[1][0] == Question("any", 0, "What is 7 + 7?", "").id  # its text suffices
-    # Ids of answers: a problem with fewer of them is not two problems.
-    answered = [{"id": i, "question": f"{i // 4}", "score": 1} for i in range(10)]
-    why = refusal(read_dump, write(tmp_path / "a.jsonl", answered))
-    assert not missing(why, "have from 2 to 4 answers, ", " '0' has most; ", " --column problem=COLUMN")
-    assert of(answered[:8])[0] == [[1] * 4] * 2
-    assert of([{"id": i, "score": 1} for i in (3, 3, 4, 4)])[0] == [[1] * 2] * 2
+    path = write(tmp_path / "a.jsonl", rows)
+    why = refusal(read_dump, path)
+    assert not missing(why, "from 1 to 2 answers, ", "'What is 7 + 7?' has most; ", " --column problem=COLUMN")
+    scores = [("answers", [[0], [1], [0], [1], [0], [1]])]
+    assert read(path, {"problem": "id"}) == (scores, "column 'score'")
+    assert read(write(path, [{"id": i, "score": i % 2} for i in range(6)])) == (scores, "column 'score'")
 
 
 def test_the_page_lists_the_names_that_are_looked_for():

@@ -23,8 +23,7 @@ from bandpo_runs.evals import generate, grades
 from bandpo_runs.evals.backends import server
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
-from bandpo_runs.evals.backends.transformers import Transformers
-from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
+from bandpo_runs.evals.folder import Evaluation, read_graded, read_metadata, read_samples
 from bandpo_runs.evals.generate import Model, find_model, whole_weights
 from bandpo_runs.evals.samples import Sample
 from bandpo_runs.statistics.estimators import pass_at_k
@@ -225,16 +224,15 @@ def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, he
 
 
 def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, ask, monkeypatch, capsys):
-    draw_all = Transformers.generate
+    add = Evaluation.add
 
-    def draw_some(self, requests, sampling):
-        for count, result in enumerate(draw_all(self, requests, sampling)):
-            if count == 5:
-                raise KeyboardInterrupt
-            yield result
+    def stop(self, sample):
+        if len(self.done) == 5:
+            raise KeyboardInterrupt
+        add(self, sample)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transformers, "generate", draw_some)
+        patch.setattr(Evaluation, "add", stop)
         args = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "-o", "out", "-n", "4"]
         assert main([*args, "--scorer", "exact", "--max-tokens", "4"]) == 130
     assert capsys.readouterr().err == "interrupted; 5 of 48 samples are kept in out; the same command goes on\n"
@@ -270,12 +268,10 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, here, cli, args, mes
 
 
 @pytest.mark.parametrize("mistake", ["template", "scorer"])
-def test_nothing_is_trained_or_merged_for_a_mistake(home, here, cli, monkeypatch, mistake):
+def test_nothing_is_trained_for_a_mistake(here, cli, monkeypatch, mistake):
     monkeypatch.setattr(toy, "warm_start", lambda *args: pytest.fail("trains"))
-    monkeypatch.setattr(generate, "whole_weights", lambda *args: pytest.fail("merges"))
     args, message = MISTAKES[mistake]
-    for model in ("lab", home / "model"):
-        assert message in cli.error("eval", model, *args)
+    assert message in cli.error("eval", "lab", *args)
 
 
 # ---- grades
@@ -401,30 +397,24 @@ def actor(here):
     "end", ["", "/global_step_800", "/global_step_800/actor", "/global_step_800/actor/huggingface"]
 )
 def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_be_run(actor, end, home, cli):
-    line = ["eval", f"{RUN}{end}", "--data", "lab"]
-    assert find_model(f"{RUN}{end}") == Model(str(actor), "paper/band-800", "paper / band, step 800")
-    command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor} --target_dir {actor}/huggingface"
-    assert cli.error(*line) == (
-        f"error: {actor} has its weights in parts. Where verl is installed, this makes a model of them: {command}\n"
-    )
+    actor_of(1000)
+    write(RUN / "latest_checkpointed_iteration.txt", "800")
+    line, own = ["eval", f"{RUN}{end}", "--data", "lab"], f"{actor.resolve()}/huggingface"
+    command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor.resolve()} --target_dir {own}"
+    assert f"{actor.resolve()} has its weights in parts. " in (error := cli.error(*line))
+    assert error.endswith(f" this makes a model of them: {command}\n")
     # As that command, or hf_model, leaves it.
     shutil.copytree(home / "model", actor / "huggingface", dirs_exist_ok=True)
+    assert find_model(f"{RUN}{end}") == Model(own, "paper/band-800", "paper / band, step 800")
     out = cli.out(*line, "--limit", "1", "-n", "1", "--backend", "transformers")
     assert "paper / band, step 800 on lab" in out
-    assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == f"{actor}/huggingface"
+    assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == own
 
 
-def test_the_newest_step_is_the_one_that_verl_says_it_finished(actor, capsys):
-    actor_of(1000)
-    for message, step in ((None, 1000), ("800", 800), ("1000", 1000), ("1200", 1000), ("?", 1000)):
-        if message:
-            write(RUN / "latest_checkpointed_iteration.txt", message)
-        assert find_model(str(RUN)).name == f"paper/band-{step}"
-        printed = capsys.readouterr().out
-        assert f"step {step} is the newest of 2 in {RUN}" in printed
-        assert ("is missing or names another" in printed) == (message != str(step))
-    result = find_model(str(RUN.rename(f"{RUN}-seed2")))  # a table has runs of one label in one row
-    assert (result.name, result.label) == ("paper/band-seed2-1000", "paper / band, step 1000")
+def test_runs_of_one_method_have_one_label(actor):
+    write(actor / "huggingface" / "model.safetensors", b"")
+    result = find_model(f"{RUN.rename(f'{RUN}-seed2')}/global_step_800")
+    assert (result.name, result.label) == ("paper/band-seed2-800", "paper / band, step 800")
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(actor):
@@ -432,16 +422,16 @@ def test_a_checkpoint_that_is_not_whole_is_refused(actor):
     (actor / "fsdp_config.json").rename(actor.with_name("critic") / "fsdp_config.json")
     for end in ("", "/actor", "/critic"):
         place = f"{RUN}/global_step_800{end}"
-        assert f"{place} holds no actor of verl's FSDP" in refusal(find_model, place)
+        assert f"{place} holds no model (config.json), run (run.json) or actor of verl's" in refusal(find_model, place)
 
 
 def test_lora_is_never_taken_for_its_base(actor):
     """verl's hf_model names LoRA's weights as no model does; its merger leaves the adapter apart."""
     (actor / "huggingface" / "model.safetensors").touch()
-    assert whole_weights(str(actor)) == f"{actor}/huggingface"
+    assert whole_weights(actor) == actor / "huggingface"
     write(actor / "lora_train_meta.json", {})
     assert not missing(
-        refusal(whole_weights, str(actor)), "; add ", "/huggingface/lora_adapter to it by peft's merge_and_unload"
+        refusal(whole_weights, actor), "; add ", "/huggingface/lora_adapter to it by peft's merge_and_unload"
     )
     (actor / "huggingface").rename("by hand")
     Path("by hand/lora_adapter").mkdir()

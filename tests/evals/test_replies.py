@@ -44,11 +44,8 @@ HOSTILE = {
     ),
     "flood": ("flood 200", f"a reply of more than {MOST:,} bytes"),
     "flood of an error": ("flood 500", f"a reply of more than {MOST:,} bytes"),
-    "redirect": (
-        (307, None, {"Location": "http://me:secret@other:1/v1/completions?key=secret"}),
-        "307 a redirect to http://***@other:1/v1/completions?key=***, which is not followed",
-    ),
-    "redirect on one host": ((301, {}, {"Location": "/else"}), "301 a redirect to /else, which is not followed"),
+    "redirect": ((307, b"", {"Location": "http://me:secret@other:1/v1?key=secret"}), "307 Temporary Redirect"),
+    "redirect on one host": ((301, b"moved", {"Location": "/else"}), "301 moved"),
 }
 
 
@@ -73,8 +70,8 @@ def test_the_bound_is_in_decoded_bytes_and_exact(headers, tokens, most):
         return 200, zlib.compress(content, wbits=31) if headers else content, headers
 
     with Fake(lambda body, count: reply(most if count < 3 else most + 1)) as fake:
-        answers = Server("m", fake.url, concurrency=1).generate(requests(3, ["a"]), Sampling(max_tokens=tokens))
-        outcomes = [drawn.error for _, drawn in answers]
+        answers = drawn(Server("m", fake.url, concurrency=1), requests(3, ["a"]), Sampling(max_tokens=tokens))
+        outcomes = [answer.error for answer in answers.values()]
     assert sorted(map(str, outcomes))[:2] == ["None"] * 2
     assert sum(outcome is not None and "the rest was not read" in outcome for outcome in outcomes) == 1
 
@@ -86,7 +83,7 @@ def test_the_longest_answer_can_be_read_again():
 def test_a_redirect_takes_no_question_to_another_host():
     with Fake(lambda body, count: 200) as other:
         script = lambda body, count: (307, None, {"Location": f"{other.url}/completions"})  # noqa: E731
-        with Fake(script) as fake, pytest.raises(UserError, match=": 307 a redirect to "):
+        with Fake(script) as fake, pytest.raises(UserError, match=": 307 "):
             drawn(Server("m", fake.url), requests(1), Sampling())
         assert not other.asked
 

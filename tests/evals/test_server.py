@@ -132,7 +132,8 @@ FAILURES = {
 def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, options, message):
     passed = []
     with Fake(lambda body, count: does) as fake:
-        why = refusal(passed.extend, Server("m", fake.url, **options).generate(requests(50), Sampling(max_tokens=5)))
+        server, keep = Server("m", fake.url, **options), lambda *each: passed.append(each)
+        why = refusal(server.generate, requests(50), Sampling(max_tokens=5), keep)
     assert (passed, "\n" in why, bool(re.search(message, why))) == ([], False, True)
     assert len(fake.asked) <= 3 * 2  # questions and tries
 
@@ -179,7 +180,7 @@ def test_a_question_that_never_passes_is_not_the_end_of_the_others():
 
 
 def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_its_way_is_kept():
-    late, passed = threading.Event(), {}
+    late, passed = threading.Event(), []
 
     def script(body, count):
         if count == 10:
@@ -190,10 +191,10 @@ def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_it
 
     with Fake(script) as fake:
         prompts = [f"question {i}" for i in range(200)]
-        answers = Server("m", fake.url, retries=0, concurrency=3).generate(requests(1, prompts), Sampling())
-        why = refusal(passed.update, ((request.key, answer) for request, answer in answers))
+        server, keep = Server("m", fake.url, retries=0, concurrency=3), lambda *each: passed.append(each)
+        why = refusal(server.generate, requests(1, prompts), Sampling(), keep)
     assert not missing(why, "503 ", "; 5 questions failed in a row; the same command goes on")
-    assert sum(answer.error is None for answer in passed.values()) == 20
+    assert sum(answer.error is None for _, answer in passed) == 20
     assert 25 <= len(fake.asked) == len(passed) < 30
 
 
@@ -213,8 +214,6 @@ def test_a_key_that_a_server_repeats_or_that_stands_in_the_address_is_not_shown(
 
 
 def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
-    """The step that it interrupts hangs in the event loop; closing the generator beside it was a RuntimeError."""
-
     def script(body, count):
         if count == 3:
             time.sleep(0.5)  # until the caller waits, and for nothing else
@@ -223,10 +222,8 @@ def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     try:
-        with Fake(script) as fake:
-            answers = Server("m", fake.url, concurrency=3).generate(requests(10), Sampling())
-            with pytest.raises(KeyboardInterrupt):
-                list(answers)
+        with Fake(script) as fake, pytest.raises(KeyboardInterrupt):
+            drawn(Server("m", fake.url, concurrency=3), requests(10), Sampling())
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -241,7 +238,7 @@ def test_the_body_adds_fields_and_takes_them_away():
     )
 
 
-def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
+def test_no_more_requests_run_at_once_than_asked_for():
     running, counts, lock = set(), [], threading.Lock()
 
     def script(body, count):
@@ -252,23 +249,18 @@ def test_no_more_requests_run_at_once_than_asked_for_and_leaving_ends_them():
         running.discard(count)
         return 200
 
-    def begun(fake):
-        """Ask for much, and leave after two answers."""
-        answers = Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling())
-        next(answers)
-        next(answers)
-        answers.close()
-        return len(fake.asked)
-
     with Fake(script) as fake:
         drawn(Server("m", fake.url, concurrency=3), requests(3), Sampling())
-        assert max(counts) == 3
-        requested = begun(fake)
-        time.sleep(0.5)
-        assert len(fake.asked) == requested < 100
+    assert max(counts) == 3
+
+
+def test_an_answer_that_cannot_be_kept_ends_all_requests():
+    """Those that are on their way are not waited for."""
+    places = [1, 2]
     with Fake(lambda body, count: 200 if count < 4 else "stuck") as fake:
-        begun(fake)
-        assert fake.answered <= 3  # answers that are on their way are not waited for
+        with pytest.raises(IndexError):
+            Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling(), lambda *each: places.pop())
+        assert (fake.answered <= 3, len(fake.asked) < 10) == (True, True)
 
 
 # ---- replies

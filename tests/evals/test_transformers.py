@@ -63,7 +63,7 @@ def nucleus(p):
 def test_answers_are_drawn_from_the_models_own_probabilities(engine, sampling, chances, monkeypatch):
     monkeypatch.setattr(engine, "batch", 500)
     count = 3000
-    answers = [answer for _, answer in engine.generate(requests(count, ["a b ="]), sampling)]
+    answers = drawn(engine, requests(count, ["a b ="]), sampling).values()
     expected = count * chances(first_tokens(engine.model, "a b ="))
     words = Counter(answer.text if answer.finish == "length" else "<end>" for answer in answers)
     letters = {symbol: i for i, symbol in enumerate(toy.SYMBOLS)}

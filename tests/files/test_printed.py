@@ -108,15 +108,6 @@ def test_steps_are_those_of_the_bar_and_what_an_evaluation_logs_is_of_the_step_b
     assert (read(path).ended, main(["watch", str(path), "--once"])) == (False, 0)
 
 
-def test_a_run_that_was_resumed_into_the_same_console_goes_back(tmp_path):
-    path = tmp_path / "train.log"
-    steps = [*range(1, 8), *range(5, 11)]
-    path.write_text("".join(f"{bar(x)}{row(x, grad_norm=float(k))}\n" for k, x in enumerate(steps)))
-    log = read(path)
-    assert ([*log.at], log.went_back) == ([*range(1, 11)], 1)
-    assert [each["grad_norm"] for each in log.rows] == [0, 1, 2, 3, 7, 8, 9, 10, 11, 12]
-
-
 def test_steps_that_are_counted_are_told_to_be(tmp_path, cli):
     path = write(tmp_path / "train.log", PLAIN)
     assert next(x.what for x in examine([str(path)])) == f"{path}: its rows have no step; they are counted"

@@ -159,7 +159,7 @@ def test_nothing_is_said_where_an_error_ends_the_training(tmp_path, caplog):
             "The rule clipped no token in x: every ratio is 1 (one optimizer step per batch)",
         ),
         (0.2, 1, False, "ok", "The rule clipped at most 0.2 % of tokens in x, so it can hardly matter"),
-        (0.2, 1, True, "ok", "The rule clipped 0.2 % of tokens in x, so it acts on few tokens"),
+        (0.2, 1, True, "ok", "The rule clipped 0.2 % of tokens in x, so it has an effect on few tokens"),
         (1, 1, True, "ok", "The rule clipped 1 % of tokens in x, so it can matter"),
         (99.9, 1, True, "ok", "The rule clipped 100 % of tokens in x, so it can matter"),
     ],

@@ -86,8 +86,8 @@ def test_compare_says_who_is_better_by_how_much_and_how_sure(made, cli, monkeypa
     assert row[1:4] == ["30", *(f"{100 * x['aime24'].mean():.1f}" for x in (a, b))]
     gap = np.mean([b[name].mean() - a[name].mean() for name in a])
     (where,) = [line for line in lines if "On problems like these on average over 2 data sets: yes" in line]
-    assert f"B is better by {100 * gap:.1f} points" in where
-    assert "B: scorer math, 1.2% cut at the length limit, 2.5% without an answer that could be read." in lines
+    assert f"yes, by {100 * gap:.1f} points" in where
+    assert "B: scorer math; 1.2% cut at the length limit; 2.5% without an answer that could be read." in lines
     monkeypatch.setenv("COLUMNS", "80")  # where names have lines of their own
     lines = cli.out("compare", home / "7b-GRPO", home / "7b-Band").splitlines()
     assert (lines[lines.index("aime24") + 1].split()[0], max(map(len, lines)) <= 80) == ("30", True)
@@ -112,6 +112,7 @@ def test_when_problems_differ_too_much_no_number_of_samples_settles_it(tmp_path)
     )
     lines, last = compared(a, b)
     assert (last.sampling_error.settled, last.clustered_error.settled) == (True, False)
+    assert (last.needed.samples_elsewhere, last.needed.prompts_elsewhere > 200) == (None, True)
     assert "  problems like these: no number of samples of these problems; the problems differ too much in it" in lines
     assert any("On these problems: no, B is worse by" in line for line in compared(b, a)[0])
 
@@ -179,7 +180,7 @@ def test_a_file_without_a_data_set_compares_with_the_only_one_of_a_folder(tmp_pa
     files = same, answers_of(tmp_path / "c.jsonl", array, dataset="aime24")
     one, other = (cli.json("compare", folder, file, "--json")["results"][0] for file in files)
     assert one == {**other, "data": "aime24 | answers"}
-    note = "\nB: its data set answers is compared with A's aime24, as each has no other.\n"
+    note = "; its data set answers is compared with A's aime24, as each has no other"
     assert [note in cli.out("compare", folder, file) for file in files] == [True, False]
     for a, b, message in (
         (folder, answers_of(tmp_path / "d.jsonl", array, "problem"), "no prompt of 'aime24 | answers' in common"),
@@ -198,7 +199,8 @@ def test_the_collapse_of_the_run_is_told(tmp_path, cli):
     b = evaluation(tmp_path / "b", "B", scores(1))
     told = "its training run collapsed at step 60: reward 0.50 before, 0.01 after, entropy rose."
     out = cli.out("compare", a, b)
-    assert (f"A: {told}" in out, f"B: {told}" in out) == (True, False)
+    of_a, _, of_b = " ".join(out.split()).partition(" B: scorer")
+    assert (of_a.endswith(told), told in of_b) == (True, False)
     assert "its run collapsed at step 60" in cli.out("table", a, b)
 
 

@@ -272,12 +272,6 @@ def test_unfinished_runs_are_drawn_and_not_counted(three_seeds):
     assert run.mean("lab/work").tolist() == [0.01, 0.75, 0.75, 0.75, 0.75]
 
 
-def test_runs_that_only_began_have_a_page(tmp_path):
-    write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(2)), finished=False)
-    write_run(tmp_path / "runs", "GRPO", 1, [], finished=False)
-    assert "no final numbers yet" in make_page(tmp_path)
-
-
 def test_a_collapse_is_a_note_below_the_panels(tmp_path):
     write_run(tmp_path, "GRPO", 0, make_rows([0.6] * 40))
     write_run(tmp_path, "No clip", 0, make_rows([0.6] * 20 + [0.02] * 20))

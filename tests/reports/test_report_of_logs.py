@@ -4,7 +4,6 @@
 import itertools
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,17 +33,6 @@ PANEL = {panel.key: panel for panel in PANELS.values()}
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-def test_the_papers_three_curves_come_from_verls_sums(tmp_path):
-    """Two rows of a step have 8 and 40 clipped of 400 tokens each: shares of sums, no means of shares."""
-    (run,) = read_runs([write(tmp_path / "verl" / "dapo.jsonl", [verls(1), verls(2, high=38.0, tail=10.0)])])
-    assert (run.label, run.seed, run.info, run.objective, run.axis) == ("dapo", None, None, None, "step")
-    curves = {
-        "clip/fraction": [2.0, 10.0], "clip/tail_high_share": [25.0, 25.0], "entropy": [0.7, 0.7],
-        "cut/fraction": [1.7, 1.7],
-    }  # fmt: skip
-    assert {name: PANEL[name].curve(run).tolist() for name in curves} == {
-        k: pytest.approx(v) for k, v in curves.items()
-    }
 
 
 def test_runs_validated_on_other_data_and_sample_counts_have_panels_for_what_they_have(tmp_path):
@@ -56,15 +44,6 @@ def test_runs_validated_on_other_data_and_sample_counts_have_panels_for_what_the
     assert titles[1:] == ["aime mean@8", "math mean@4", "aime best@8 (verl)"]
 
 
-def test_the_clip_rate_of_bandpo_trainer_is_the_sum_of_its_sides(tmp_path):
-    sides = {"bandpo/clip/high_fraction": 0.03, "bandpo/clip/low_fraction": 0.02, "bandpo/clip/tail_high_share": 0.4}
-    (run,) = read_runs(
-        [write_state(tmp_path / "out", [trls(1, **sides), {"step": 1, "eval_reward": 3.0}], most=1, now=1)]
-    )
-    curves = [*PANEL["clip/fraction"].curve(run), *PANEL["clip/tail_high_share"].curve(run)]
-    assert (curves, run.label, run.finished, len(run.x)) == (pytest.approx([5.0, 40.0]), "out", True, 1)
-
-
 def test_a_run_is_given_its_methods_name_and_logs_of_one_name_are_runs_of_it(tmp_path):
     for seed in range(3):
         write(tmp_path / "grpo" / f"{seed}.jsonl", [verls(1), verls(2)])
@@ -73,13 +52,6 @@ def test_a_run_is_given_its_methods_name_and_logs_of_one_name_are_runs_of_it(tmp
     assert [(run.label, run.seed) for run in runs] == [("base", None)] * 3 + [("mine", 3)]
     first, second = read_sections([f"base={tmp_path / 'grpo'}", f"mine={ours}"])
     assert (len(first.methods["mine"]), len(second.methods["base"])) == (1, 3)
-
-
-def test_logs_of_one_file_name_are_not_one_method(tmp_path):
-    for name in ("a", "b"):
-        write_state(tmp_path / name / "out", [trls(1)], most=1, now=1)
-    labels = [run.label for run in read_runs([tmp_path / "a" / "out", tmp_path / "b" / "out"])]
-    assert labels == [f"out ({tmp_path / name / 'out'})" for name in ("a", "b")]
 
 
 def test_metrics_jsonl_of_a_run_folder_is_the_run(tmp_path):
@@ -118,21 +90,6 @@ def test_what_happened_to_a_log_is_in_its_notes(tmp_path):
         "numbers are not finite",
     ]  # fmt: skip
     assert re.match(r"run( \(.*\))?: 1 of its lines are left out", report_of(log).parts[0].notes[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("run.jsonl", '{"reward": 1}\n', "no row of a log is in it"),
-        ("run.jsonl", "\0\0", "no row of a log is in it"),
-        ("trainer_state.json", "[]", "corrupt"),
-        ("trainer_state.json", '{"log_history": 3}', "'log_history' is 3"),
-    ],
-)
-def test_what_is_no_log_is_refused_by_name(here, cli, name, content, message):
-    error = cli.error("report", f"mine={write(name, content)}")
-    assert (error.startswith(f"error: {name}: "), message in error) == (True, True)
-    assert not Path("report.html").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------- the page

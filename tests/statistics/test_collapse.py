@@ -71,25 +71,24 @@ def test_what_comes_back_has_recovered_and_a_collapse_that_lasts_goes_before_it(
     assert lasts or (120 < collapse.recovered < 120 + 3 * WINDOW and "recovered at step" in str(collapse))
 
 
-@pytest.mark.parametrize("kind", ["rises", "flat", "rises slowly while the entropy goes to zero", "a dip of 6 points"])
-def test_healthy_logs_give_no_alarm(benchmark, kind):
+@pytest.mark.parametrize(
+    ("kind", "noise", "certain"),
+    [
+        ("rises", 0.08, None),
+        ("flat", 0.08, None),
+        ("rises slowly while the entropy goes to zero", 0.08, None),
+        ("a dip of 6 points", 0.08, None),
+        ("harder data", 0.02, False),
+        ("breaks, entropy rises", 0.02, True),
+        ("breaks, entropy goes to zero", 0.02, True),
+    ],
+)
+def test_breaks_are_found_where_they_are_and_healthy_logs_give_no_alarm(benchmark, kind, noise, certain):
     for seed in range(12):
-        reward, entropy, _ = benchmark.made(np.random.default_rng(seed), kind, 300, 0.08)
-        assert find_collapse(reward, entropy) is None
-
-
-def test_harder_data_are_no_collapse(benchmark):
-    for seed in range(6):
-        reward, entropy, _ = benchmark.made(np.random.default_rng(seed), "harder data", 300, 0.02)
-        assert find_collapse(reward, entropy).certain is False
-
-
-@pytest.mark.parametrize("kind", ["breaks, entropy rises", "breaks, entropy goes to zero"])
-def test_breaks_are_found_where_they_are(benchmark, kind):
-    for seed in range(6):
-        reward, entropy, at = benchmark.made(np.random.default_rng(seed), kind, 300, 0.02)
+        reward, entropy, at = benchmark.made(np.random.default_rng(seed), kind, 300, noise)
         found = find_collapse(reward, entropy)
-        assert (found.certain, abs(found.step - at) <= 1, found.detected - at <= 2 * WINDOW) == (True, True, True)
+        assert (found and found.certain) == certain
+        assert not certain or (abs(found.step - at) <= 1 and found.detected - at <= 2 * WINDOW)
 
 
 def test_a_run_that_never_learned_has_nothing_to_lose():

@@ -136,15 +136,6 @@ def test_the_same_model_twice_is_no_difference():
     assert result.needed.samples_here == math.inf
 
 
-def test_swapping_the_models_swaps_the_sign():
-    a, b = models(4, 0.05)
-    (one,), (other,) = compare([a], [b]), compare([b], [a])
-    assert one.difference == pytest.approx(-other.difference)
-    assert [one.sampling_error.p, one.clustered_error.p] == pytest.approx(
-        [other.sampling_error.p, other.clustered_error.p]
-    )
-
-
 def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
     a = graded([[1, 1], [0, 0], [1, 0]], ids=["x", "y", "z"])
     b = graded([[0, 0], [1, 1], [1, 1]], ids=["z", "x", "other"])
@@ -170,18 +161,6 @@ def test_the_average_is_over_data_sets_not_over_prompts():
     a = [graded([[0], [0], [0], [0]], "one"), graded([[0]], "two")]
     *_, mean = compare(a, [graded([[1], [0], [0], [0]], "one"), graded([[1]], "two")])
     assert (mean.data, mean.difference) == ("average", pytest.approx((0.25 + 1) / 2))
-
-
-def test_more_samples_never_settle_what_the_problems_leave_open():
-    """Half of the problems 30 points better, half 28 points worse: one point on average, lost in their scatter."""
-    rng, p = np.random.default_rng(0), np.full(30, 0.5)
-    q = p + np.where(np.arange(30) % 2 == 0, 0.30, -0.28)
-    for n in (32, 1600):
-        a, b = (graded(rng.random((30, n)) < x[:, None]) for x in (p, q))
-        (result,) = compare([a], [b])
-    assert result.sampling_error.p < 0.05  # of these problems it is known
-    assert result.needed.samples_elsewhere is None
-    assert result.needed.prompts_elsewhere > 1000
 
 
 def test_what_is_said_to_be_needed_suffices_in_four_of_five():

@@ -181,10 +181,6 @@ def test_a_k_without_so_many_samples_is_refused(k):
         pass_at_k(4, 1, k)
 
 
-def test_without_k_it_is_the_mean_of_the_samples():
-    np.testing.assert_array_equal(per_prompt([[1, 0, 0, 0], [1, 1, 1, 1]]), [0.25, 1])
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_best_at_k_expected_is_the_mean_over_all_draws_with_replacement(n):
     for c, k in itertools.product(range(n + 1), range(1, 5)):

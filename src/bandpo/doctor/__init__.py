@@ -30,7 +30,7 @@ def spread(uses: int, steps: float | None, sizes: str, more: str, anchor: object
     """Say how often each answer is used, and in how many optimizer steps. None is one: ratios to the trainer are 1."""
     often = used(uses)
     if steps is not None:
-        cure = f"bandpo doctor LOG says what share of tokens the rule stops. {ONCE.format(OUTSIDE)}"
+        cure = f"bandpo doctor LOG says what share of tokens the rule clips. {ONCE.format(OUTSIDE)}"
         what = f"{often}, and a batch is spread over {steps:.3g} optimizer steps ({sizes})"
         return Finding("ok", what, f"{cure}; {MORE}" if uses > 1 else cure)
     if anchor == "sampler":

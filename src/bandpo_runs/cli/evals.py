@@ -297,13 +297,6 @@ def prepare(
         Literal["hashes", "box"] | None,
         Option(help="Take answers from solutions: after ####, or in \\boxed{}."),
     ] = None,
-    tidy: Annotated[
-        bool,
-        Option(
-            "--tidy-answers",
-            help="Round 0.30000000000000004 to 0.3, and take the unit off 350 (g).",
-        ),
-    ] = False,
     config: Annotated[str | None, Option(help="Configuration of a data set of the hub.")] = None,
     split: Annotated[str | None, Option(help="Split of a data set of the hub. [default: train]")] = None,
     evaluation: Annotated[
@@ -322,7 +315,7 @@ def prepare(
 
     read = functools.partial(
         find, prompt=prompt, answer=answer, config=config, split=split, evaluation=evaluation,
-        answer_from=answer_from, tidy=tidy,
+        answer_from=answer_from,
     )  # fmt: skip
     prepare(
         [source for name in names for source in read(name)],

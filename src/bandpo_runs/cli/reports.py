@@ -45,7 +45,6 @@ def explain(
     ] = None,
 ) -> None:
     """Explain what a rule allows each token, in numbers and words."""
-    from bandpo.clipping import MORE, ONCE, OUTSIDE
     from bandpo.explain import explain
     from bandpo.integrations import trainers_that_run
 
@@ -57,12 +56,10 @@ def explain(
         print(wrapped(explain(rules[0], p or [], vs, width())))
     except ValueError as error:  # a rule that does not exist, or has no bounds by p alone
         raise UserError(str(error)) from error
-    yours = "bandpo doctor says how often your run uses each answer, and what share of its tokens the rule stops"
-    print(
-        wrapped(
-            f"\nA rule acts only where ratios leave its interval. {ONCE.format(OUTSIDE)}; {MORE}. {yours}."
-        )
+    effect = (
+        "A rule has an effect only where a ratio leaves its bounds, which takes several steps per batch."
     )
+    print(wrapped(f"\n{effect} How many tokens of your run do: bandpo doctor LOG"))
     names = ("It", "The other one") if trainers[0] != trainers[-1] or vs is None else ("Either",)
     for name, (by_default, at_sampler) in zip(names, trainers, strict=False):
         _show_trainers(name, by_default, at_sampler)
@@ -119,16 +116,18 @@ def methods(
         text = describe_interval(each.objective) or each.objective.trust_region.label
         for long, short in (
             ("a token's ratio may go ", "ratio "),
-            ("a token of probability ", "p "),
+            ("a token's ratio has the interval ", "ratio "),
+            ("; outside it the gradient does not stop (surrogate ", "; soft ("),
+            ("a token of probability 0.5 may go from", "p=0.5:"),
+            ("a response of probability 0.5 may go from", "response p=0.5:"),
+            (", one of 0.001 up", "; p=0.001: up"),
             ("may go ", ""),
         ):
             text = text.replace(long, short)
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", text)
-    print("\nEach with its formula: bandpo explain NAME, and docs/methods.md.\nRules, with their fields:")
-    words = ", ".join(map(usage, kinds()))
-    print(
-        textwrap.fill(words, columns, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  ")
-    )
+    print("\np: old probability. soft: beyond its bounds a token keeps some gradient.")
+    print("Formulas: bandpo explain NAME\n\nRules, with their fields:")
+    print(wrapped("\n".join(f"  {usage(kind)}" for kind in kinds()), column=4))
 
 
 @app.command(epilog=LOGS, cls=Once)
@@ -190,7 +189,8 @@ def calibrate(
         Argument(metavar="FILES", help="Files of a run's tokens, .jsonl, or their folder."),
     ],
     rate: Annotated[
-        float | None, Option(parser=probability, help="Share of the tokens to stop, such as 0.01.")
+        float | None,
+        Option(parser=probability, help="Share of the tokens to leave outside, such as 0.01."),
     ] = None,
     match: Annotated[
         Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")
@@ -211,7 +211,8 @@ def calibrate(
 ) -> None:
     """Find the radius or epsilon that fits a run, from its tokens.
 
-    For each rule, it finds the number that stops a given share of the tokens, or as many as another rule. It prints
+    For each rule, it finds the number that leaves a share of the tokens outside its bounds, or as many as another rule
+    does. It prints
     95 % intervals over responses, and the settings to paste. A file has a row for each response, with lists; it needs
     columns of old and of current log-probabilities (docs/run.md). The default rules are
     bands, clips, DCPO and RIPO.

@@ -69,33 +69,25 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         soft_wrap=True,
     )
     reference = calibration.reference
-    rows = [] if reference is None else [[reference.label, "", "", *_cells(reference)]]
+    rows = [] if reference is None else [[reference.label, "", *_cells(reference)]]
     for rule in calibration.rules:
         if rule.measured is None:
-            rows.append([rule.label, f"{rule.parameter}: none"])
+            rows.append([rule.label, "none"])
         else:
-            rows.append(
-                [
-                    rule.label,
-                    f"{_fields(rule)} = {rule.value:.6g}",
-                    _interval(rule),
-                    *_cells(rule.measured),
-                ]
-            )
-    share = "cut" if calibration.cut else "outside"
+            rows.append([rule.label, _interval(rule), *_cells(rule.measured)])
+    share = "clipped" if calibration.cut else "outside"
     console.print(
         grid(
             (
                 "rule",
-                "number",
                 f"{100 * LEVEL:.0f} % interval",
                 share,
                 "above",
                 "below",
-                "rare of these",
+                "of these rare",
             ),
             rows,
-            left=3,
+            left=2,
         )
     )
     for rule in calibration.rules:
@@ -110,7 +102,7 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         console.print(
             "\n".join(
                 [
-                    "To paste, as trust_region of a recipe, of BandPOConfig in TRL, or of verl's policy_loss:",
+                    "To paste:",
                     *(f"  trust_region: {node_text(node)}" for node in nodes),
                     f"TRL   BandPOConfig(trust_region={json.dumps(nodes[0])}, ...)",
                     f"verl  '+actor_rollout_ref.actor.policy_loss.trust_region={node_text(nodes[0])}', with the other "
@@ -120,12 +112,11 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
             soft_wrap=True,
         )
     meaning = {
-        "cut": "Cut: outside its interval on the side to which its advantage drives it, so without a gradient.",
-        "outside": "Outside: beyond its interval, above or below, whatever its advantage; as clip/fraction in the log.",
+        "clipped": "clipped: outside its bounds on the side to which its advantage drives it, so without a gradient.",
+        "outside": "outside: beyond one of its bounds, whatever its advantage, as clip/fraction in the log.",
     }
     console.print(
-        f"{meaning[share]} Numbers are rounded up; the shares are those of the rounded ones. Intervals are over whole "
-        "responses, since tokens of one response depend on one another.",
+        f"{meaning[share]} Intervals are over whole responses. More: docs/run.md",
         style="dim",
         soft_wrap=True,
     )
@@ -137,16 +128,16 @@ def _fields(rule: Calibrated) -> str:
 
 def _answer(calibration: Calibration) -> str:
     """Return the first sentences: the rate, and the first rule that has a number."""
-    verb, reference = "cuts" if calibration.cut else "stops", calibration.reference
+    share, reference = "clipped" if calibration.cut else "outside their bounds", calibration.reference
     text = f"You asked for {percent(calibration.rate)} of the tokens."
     if reference is not None:
         rare = f"({percent(reference.rare)} of these are rare, p <= {TAIL})"
-        text = f"At your ratios {reference.label} {verb} {percent(reference.rate)} of the tokens {rare}."
+        text = f"With {reference.label} {percent(reference.rate)} of your tokens are {share} {rare}."
     for rule in calibration.rules:
         if rule.value is not None:
             name = rule.label.rpartition(" ")[0] or rule.label
             spread = "" if rule.interval is None else f" ({100 * LEVEL:.0f} % interval {_interval(rule)})"
-            return f"{text} {name} {verb} as many at {_fields(rule)} = {rule.value:.6g}{spread}."
+            return f"{text} With {name} it is as many at {_fields(rule)} = {rule.value:.6g}{spread}."
     return f"{text} No number of any of the rules does the same."
 
 

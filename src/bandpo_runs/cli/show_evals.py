@@ -161,15 +161,11 @@ def _print(result: Result, summaries: list[Summary], ks: Sequence[int]) -> None:
             rows,
         )
     )
-    on_pass = (
-        " pass@k is unbiased. best@k and maj@k are verl's numbers, drawn with replacement; the paper prints best@k as "
-        "pass@k, and it estimates at most that."
-    )
+    of_k = " pass@k is unbiased; verl's best@k, which the paper prints as pass@k, is at most that."
     console.print(
-        "In %, tokens excepted. Brackets: 95 % interval for problems like these (prompts as clusters); of the line "
-        "`sampling only`, for these very problems, sampled again."
-        + on_pass
-        * any(row[0].startswith("pass@") for row in rows),
+        "In %, with 95 % intervals for problems like these; `sampling only` is for these problems alone."
+        + of_k * any(row[0].startswith("pass@") for row in rows)
+        + " More: docs/evaluate.md",
         style="dim",
     )
 

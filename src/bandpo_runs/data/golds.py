@@ -7,7 +7,6 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from bandpo.rewards.notation import closing_brace
@@ -79,20 +78,15 @@ def solution_fault(text: str) -> str | None:
     return "answer is a whole solution" if _SENTENCES.search(text) and len(text.split()) >= 8 else None
 
 
-def unusual(text: str) -> tuple[str, str]:
-    """Say what models would hardly write in a right answer. Returns "" if it is usual, and how they would write it."""
+def unusual(text: str) -> str:
+    """Say what models would hardly write in a right answer. It is "" for a usual one."""
     if re.fullmatch(r"-?\d+\.\d+", text) and len(text.replace(".", "").lstrip("-0")) >= 15:
-        number = Decimal(text)
-        return (
-            "answer is a float such as 0.30000000000000004; --tidy-answers rounds it to 12 digits",
-            format(round(number, max(0, 11 - number.adjusted())).normalize(), "f"),
-        )
-    match = _IN_UNITS.fullmatch(text)
-    if match:
-        return "answer has its unit in brackets, as 350 (g); --tidy-answers takes that off", match[1]
+        return "answer is a float such as 0.30000000000000004, for which only the scorer math takes 0.3"
+    if _IN_UNITS.fullmatch(text):
+        return "answer has its unit in brackets, as 350 (g), for which only the scorer math takes 350"
     if _TIME.fullmatch(text):
-        return "answer is a time or a ratio, compared part by part; ask for its form in the prompt", text
-    return "", text
+        return "answer is a time or a ratio, compared part by part; ask for its form in the prompt"
+    return ""
 
 
 def _one(value: Any) -> tuple[str, bool]:

@@ -214,7 +214,7 @@ def collect(
         if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
             more = f"answer {quoted(problem.answer)}"
             findings.note(findings.kept_though, "answer is not an integer", problem, more)
-        doubt = unusual(problem.answer)[0]
+        doubt = unusual(problem.answer)
         if doubt:
             findings.note(findings.kept_though, doubt, problem, f"answer {quoted(problem.answer)}")
         text = same_text(problem.full_text)

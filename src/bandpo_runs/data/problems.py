@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from bandpo.errors import UserError
 
-from .golds import gold_fault, read_gold, unpack, unusual
+from .golds import gold_fault, read_gold, unpack
 from .readers import value_at
 from .sources import SOURCES, Source
 
@@ -118,8 +118,6 @@ def problem_of(source: Source, row: Mapping[str, Any], index: int, *, padded: bo
         if source.integers:
             answer, more = corrected(answer, padded=padded)
             done = [*done, *more]
-        if source.tidy and unusual(answer)[1] != answer:
-            answer, done = unusual(answer)[1], [*done, "float rounded, or unit in brackets taken off"]
         changes += [(change, f"was {quoted(gold)}, now {quoted(answer)}") for change in done]
     except ValueError as error:
         answer, fault = "", str(error)

@@ -31,7 +31,6 @@ class Source:
         after: mark in the answer's column behind which the answer stands, `golds.HASHES` or `golds.BOX`.
         integers: every answer is an integer, by the rules of the contest or the making of the data.
         instructed: problems already stand in the instructions of the template `paper`.
-        tidy: floats are rounded, and units in brackets taken off (`golds.unusual`).
     """
 
     name: str
@@ -49,7 +48,6 @@ class Source:
     after: str | None = None
     integers: bool = False
     instructed: bool = False
-    tidy: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", self.file or self.name)
@@ -109,7 +107,6 @@ def find(
     split: str | None = None,
     answer_from: str | None = None,
     evaluation: bool = False,
-    tidy: bool = False,
 ) -> list[Source]:
     """Find the data sets of a name.
 
@@ -124,7 +121,6 @@ def find(
         split: of it.
         answer_from: `hashes` or `box`, if the answers of unknown data are solutions.
         evaluation: unknown data are an evaluation set.
-        tidy: write floats and units in brackets of unknown data as models do.
 
     Raises:
         UserError: the data set is unknown, or an argument does not go with it.
@@ -138,7 +134,6 @@ def find(
             "--split": split,
             "--answer-from": answer_from,
             "--evaluation": evaluation,
-            "--tidy-answers": tidy,
         }
         for option, value in options.items():
             if value:
@@ -157,7 +152,6 @@ def find(
         "split": split or "train",
         "after": {"hashes": HASHES, "box": BOX}.get(answer_from or ""),
         "use": "evaluation" if evaluation else "train",
-        "tidy": tidy,
     }
     if is_file:
         return [Source(name, name, "file", file=Path(name).stem, **common)]

@@ -151,9 +151,11 @@ def _by_role(
     if scorer or "score" in names:
         verdicts = [] if scorer else [names["score"]]
     ids = next((name for name in _IDS if name in rows[0]), None)
+    if ids and not {"prompt", "problem"} & names.keys():
+        names["problem"] = ids
     usual = [] if verdicts or {"response", "answer"} <= names.keys() else ["score"]
     needed = ["response", "answer"] if scorer else usual
-    for role in needed if ids or "problem" in names else ["prompt", *needed]:
+    for role in needed if "problem" in names else ["prompt", *needed]:
         if role not in names:
             raise UserError(
                 f"{path} has no column of the {role}; looked for {', '.join(NAMES[role][:9])} and such; it has "
@@ -170,8 +172,6 @@ def _by_role(
         row["metrics"] = {repr(name): (value_at(source, name), row.get("extracted")) for name in verdicts}
         if "prompt" in names and names["prompt"] == names.get("response"):
             row["prompt"] = _before_answer(row["prompt"])
-    if "problem" not in names and ids and _told_apart(made, [row.get(ids) for row in rows]):
-        names["problem"] = ids
     return "column ", {"score": "".join(verdicts[:1]), **names}, made
 
 
@@ -214,24 +214,14 @@ def _before_answer(messages: Any) -> Any:
     return messages[: max(own, default=None)]
 
 
-_IDS = ("id", "idx", "index", "uid", "unique_id", "example_id")  # of problems, or of answers
-
-
-def _told_apart(rows: Sequence[dict[str, Any]], ids: Sequence[Any]) -> bool:
-    """Make problems of the ids, and say if so.
-
-    It is done where texts do not tell problems apart. The ids are those of problems if each has as many answers as most
-    texts have.
-    """
-    texts = [(row.get("data"), _hash(row.get("prompt"))) for row in rows]
-    by_text, by_id = (
-        Counter(Counter(each).values()) for each in (texts, zip(texts, map(str, ids), strict=True))
-    )
-    if "prompt" in rows[0] and (len(by_text) == 1 or [by_text.most_common(1)[0][0]] != list(by_id)):
-        return False
-    for row, id in zip(rows, ids, strict=True):
-        row["problem"] = [id, row.get("prompt")]
-    return True
+_IDS = (
+    "id",
+    "idx",
+    "index",
+    "uid",
+    "unique_id",
+    "example_id",
+)  # of problems, where no text tells them apart
 
 
 def _texts(row: Row, names: Names, where: str, response: Any, scorer: str) -> _Answers:

@@ -1,8 +1,8 @@
 """Generate answers to questions into a folder. The same command goes on where it was stopped."""
 
+import itertools
 import re
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from ..data.question_sets import QuestionSet
 from ..data.questions import Question
 from ..progress import Progress, console
 from ..provenance import hardware, source_commit, versions
-from .backends.base import Request, opens_thinking, weights_of
+from .backends.base import Completion, Request, opens_thinking, weights_of
 from .backends.transformers import Transformers
 from .backends.vllm import VLLM
 from .folder import Evaluation
@@ -33,7 +33,7 @@ from .samples import Sample, Sampling
 class Model:
     """Describe a model to evaluate. `path` is for the back end, `name` for the folder, `label` for tables.
 
-    The start of the lab has no path before `weights` trains it or reads it from the cache.
+    The start of the lab has no path before it is trained, or read from the cache.
     """
 
     path: str | None
@@ -41,20 +41,14 @@ class Model:
     label: str
     data: str | None = None
 
-    def weights(self) -> str:
-        """Return the folder or hub id of whole weights. Trains the lab's start."""
-        if self.path is None:
-            return str(toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)[0])
-        return whole_weights(self.path)
-
 
 def find_model(text: str, base_url: str | None = None) -> Model:
     """Find a model's folder, hub id or name on a server. A run, a checkpoint of verl, or `lab` stands for its model."""
     folder = Path(text)
-    if base_url is not None:
-        return Model(text, folder.name, text)
-    if text == "lab" and not folder.exists():
+    if text == "lab" and base_url is None and not folder.exists():
         return Model(None, "lab-start", "Start of the lab", "lab")
+    if base_url is not None or not (folder.exists() or text.startswith((".", "/", "~"))):
+        return Model(text, folder.name, text)
     if (folder / "run.json").is_file():
         if not (folder / "model").is_dir():
             raise UserError(
@@ -65,18 +59,51 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         )
     actor = find_actor(folder)
     if actor is not None:
-        return Model(*actor)
-    if not folder.exists() and not text.startswith((".", "/", "~")):
-        return Model(text, folder.name, text)
+        run, step = actor.parent.parent, actor.parent.name.removeprefix("global_step_")
+        method = re.sub(r"-seed\d+$", "", run.name)  # in a table they are runs of one method
+        label = f"{run.parent.name} / {method}, step {step}"
+        return Model(str(whole_weights(actor)), f"{run.parent.name}/{run.name}-{step}", label)
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} holds no model (config.json), run (run.json) or checkpoint of verl (global_step_N)"
+            f"{folder} holds no model (config.json), run (run.json) or actor of verl's FSDP (actor/{_CONFIG})"
         )
     if (folder / "lora_adapter").is_dir():
         raise UserError(
             f"{folder} holds a base's weights, and its LoRA apart; add that by peft's merge_and_unload"
         )
     return Model(text, folder.resolve().name, folder.resolve().name)
+
+
+_CONFIG = "fsdp_config.json"
+
+
+def find_actor(folder: Path) -> Path | None:
+    """Find the actor in a checkpoint of verl's FSDP. It is of an experiment's newest step, of a step, or given itself.
+
+    `huggingface` in an actor stands for it.
+    """
+    newest = folder / "latest_checkpointed_iteration.txt"  # verl writes it after each step
+    if newest.is_file():
+        folder = folder / f"global_step_{newest.read_text(errors='replace').strip()}"
+    places = [at.resolve() for at in (folder / "actor", folder, folder.parent)]
+    return next((at for at in places if at.name == "actor" and (at / _CONFIG).is_file()), None)
+
+
+def whole_weights(actor: Path) -> Path:
+    """Return the folder of an actor's whole weights.
+
+    Raises UserError where the weights lie in parts; it names the command of verl that makes a model of them.
+    """
+    own = actor / "huggingface"
+    lora = (actor / "lora_train_meta.json").is_file()  # the names in verl's hf_model are then no model's
+    if not lora and any(own.glob("model*.safetensors")):
+        return own
+    places = shlex.join(["--local_dir", str(actor), "--target_dir", str(own)])
+    then = f"; add {own}/lora_adapter to it by peft's merge_and_unload, save that in another folder, and give it"
+    raise UserError(
+        f"{actor} has its weights in parts. Where verl is installed, this makes a model of them: "
+        f"python -m verl.model_merger merge --backend fsdp {places}{then * lora}"
+    )
 
 
 @dataclass(frozen=True)
@@ -114,8 +141,9 @@ class Engine:
                 f"backend openai needs --base-url, http:// or https:// with a host, got {address!r}"
             )
         if not find_spec(name):
-            how = "see docs.vllm.ai for your hardware" if name == "vllm" else "pip install 'bandpo[eval]'"
-            raise UserError(f"backend {name} needs the package {name}, which is not installed: {how}")
+            raise UserError(
+                f"backend {name} needs the package {name}, which is not installed: pip install {name}"
+            )
         return name
 
     def start(self, path: str) -> Any:
@@ -159,7 +187,7 @@ def evaluate(
     scorer = _common_scorer(sets, scorer)
     for warning in (text for each in sets for text in each.warnings):
         console.print(f"warning: {warning}", soft_wrap=True)
-    path = model if backend == "openai" else source.weights()
+    path = source.path or str(toy.warm_start(toy.SCENES["tail"].p_work, 0, console.print)[0])
     metadata = {
         "label": label or source.label,
         "model": path,
@@ -194,11 +222,11 @@ def evaluate(
             evaluation.record("dtype", loaded.dtype)
             opened = opens_thinking(questions[0].content, loaded.tokenizer)
             evaluation.record("thinking", "opened" if opened else None)
-            _generate(loaded, evaluation, missing, done, total)
-            try:
-                _generate(loaded, evaluation, failed, done + len(missing), total)
-            except UserError as error:  # nothing is missing: these have an outcome
-                console.print(f"warning: {error}", soft_wrap=True)
+            _generate(loaded, evaluation, [*missing, *failed], done, total)
+        except UserError as error:
+            if missing:
+                raise
+            console.print(f"warning: {error}", soft_wrap=True)  # all samples have an outcome
         except KeyboardInterrupt as interrupt:
             written = sum(finish != "error" for finish in evaluation.done.values())
             interrupt.add_note(f"{written:,} of {counted(total, 'sample')} are kept in {folder}; ")
@@ -219,90 +247,14 @@ def _common_scorer(sets: Sequence[QuestionSet], scorer: str | None) -> str:
 
 
 def _generate(
-    engine: Any,
-    evaluation: Evaluation,
-    todo: Sequence[tuple[Question, int, int]],
-    before: int,
-    total: int,
+    engine: Any, evaluation: Evaluation, todo: Sequence[tuple[Question, int, int]], done: int, total: int
 ) -> None:
-    if not todo:
-        return
-    tokens, began = 0, time.monotonic()
-    requests = (Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo)
-    with Progress("samples", total, before) as progress:
-        for count, (request, completion) in enumerate(engine.generate(requests, evaluation.sampling), 1):
+    requests = [Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo]
+    numbers = itertools.count(done + 1)
+    with Progress("samples", total, done) as progress:
+
+        def keep(request: Request, completion: Completion) -> None:
             evaluation.add(Sample(*request.key, seed=request.seed, **vars(completion)))
-            tokens += completion.tokens or 0
-            seconds = max(time.monotonic() - began, 1e-9)
-            progress.update(
-                before + count, f"{count / seconds:.1f} samples/s, {tokens / seconds:.0f} tokens/s"
-            )
+            progress.update(next(numbers))
 
-
-# ------------------------------------------------------------------------------------------------- checkpoints of verl
-_MERGER = ("python", "-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir")
-_CONFIG = "fsdp_config.json"
-_STOPPED = "verl was stopped while it wrote, or the copy is not whole; is there an earlier step?"
-
-
-def find_actor(folder: Path) -> tuple[str, str, str] | None:
-    """Find the actor in a checkpoint of verl. Return its folder, and names for a folder and for tables.
-
-    `folder` is of an experiment, whose newest step is taken and named, of a step, of its actor, or the `huggingface` in
-    it. Raises UserError for a step without an actor of FSDP.
-    """
-    folder = _newest(folder) or folder
-    places = (folder / "actor", folder, folder.parent if folder.name == "huggingface" else folder)
-    actor = next((at for at in places if at.name != "critic" and (at / _CONFIG).is_file()), None)
-    at = (actor or folder).resolve()
-    step = next((each for each in (at, at.parent) if each.name.startswith("global_step_")), None)
-    if actor is None:
-        if step is None or (folder / "config.json").is_file():
-            return None
-        raise UserError(f"{folder} holds no actor of verl's FSDP (no {_CONFIG}): {_STOPPED}")
-    if step is None:
-        return str(actor), at.name, at.name
-    project, run, number = (
-        step.parent.parent.name,
-        step.parent.name,
-        step.name.removeprefix("global_step_"),
-    )
-    label = re.sub(r"-seed\d+$", "", run)  # in a table they are runs of one method
-    return str(actor), f"{project}/{run}-{number}", f"{project} / {label}, step {number}"
-
-
-def _newest(run: Path) -> Path | None:
-    """Return the last step that verl finished, or else the highest. Say which it is."""
-    steps = [at.name.removeprefix("global_step_") for at in run.glob("global_step_*") if at.is_dir()]
-    steps = sorted(filter(str.isdecimal, steps), key=int)
-    if not steps:
-        return None
-    last = run / "latest_checkpointed_iteration.txt"  # verl writes it after a step
-    finished = last.read_text(errors="replace").strip() if last.is_file() else None
-    step = finished if finished in steps else steps[-1]
-    doubt = (
-        ""
-        if step == finished
-        else f"; {last.name} is missing or names another, so verl may not have finished it"
-    )
-    console.print(f"step {step} is the newest of {len(steps)} in {run}{doubt}", soft_wrap=True)
-    return run / f"global_step_{step}"
-
-
-def whole_weights(model: str) -> str:
-    """Return the folder of an actor's whole weights; another model as it is.
-
-    Raises UserError where the weights lie in parts; it names the command of verl that makes a model of them.
-    """
-    actor = Path(model)
-    own = actor / "huggingface"
-    if not (actor / _CONFIG).is_file():
-        return model
-    lora = (actor / "lora_train_meta.json").is_file()  # the names in verl's hf_model are then no model's
-    if not lora and any((own / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
-        return str(own)
-    command = shlex.join([*_MERGER, model, "--target_dir", str(own)])
-    then = f"; add {own}/lora_adapter to it by peft's merge_and_unload, save that in another folder, and give it"
-    raise UserError(
-        f"{actor} has its weights in parts. Where verl is installed, this makes a model of them: {command}{then * lora}"
-    )
+        engine.generate(requests, evaluation.sampling, keep)

@@ -1,4 +1,4 @@
-"""Search for a number of a rule to stop a share of a run's tokens. The share may be that of another rule."""
+"""Search for a number of a rule that leaves a share of a run's tokens outside. It may be that of another rule."""
 
 import contextlib
 import math
@@ -40,7 +40,7 @@ _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125,
 
 @dataclass(frozen=True)
 class Measured:
-    """Shares of the tokens that a rule stops; `rare` is a share of those."""
+    """Shares of the tokens that a rule leaves outside; `rare` is a share of those."""
 
     label: str
     node: Mapping[str, Any] | None
@@ -133,7 +133,7 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
     """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
     if cut and tokens.advantages is None:
         raise UserError(
-            "which tokens are cut is known where their advantages are; no column has them (--advantage names one)"
+            "which tokens are clipped is known where their advantages are; no column has them (--advantage names one)"
         )
     some = np.linspace(0, tokens.count - 1, min(tokens.count, 1000)).astype(np.int64)
     half = (len(some) + 1) // 2
@@ -262,9 +262,7 @@ def _find(
     most, never = float(wanted.sum()), int(np.isinf(critical).sum())
     exact = smallest_number(critical, most)
     if exact == 0:
-        most_outside = (
-            f"at most {percent((critical > 0).mean())} of the tokens are {'cut' if cut else 'outside'}"
-        )
+        most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'clipped' if cut else 'outside'}"
         return Calibrated(label, ",".join(names), why=f"{most_outside}, whatever {fields} is")
     if math.isinf(exact):
         always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is"
@@ -272,10 +270,10 @@ def _find(
     value = _rounded_up(exact)
     measured, outside = measure(tokens, replace_number(region, names, value), cut=cut)
     notes = {
-        f"{percent(never / max(1, int(outside.sum())))} of the tokens that it stops are stopped at every "
-        f"{fields} that was tried: a cap or the other side stops them, or their ratio is very far from 1.": never
+        f"{percent(never / max(1, int(outside.sum())))} of its tokens outside are so at every "
+        f"{fields} that was tried: by a cap or the other side, or because their ratio is very far from 1.": never
         > 0,
-        "It stops fewer than wanted, since many tokens have the very same ratio; were the log-probabilities "
+        "It leaves fewer outside than wanted, since many tokens have the very same ratio; were the log-probabilities "
         "written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
     }
     return Calibrated(

@@ -67,8 +67,8 @@ def comparison_text(
             "Is B better?",
             "  " + _better(f"On these problems{on_average}", last.difference, last.sampling_error),
             "  " + _better(f"On problems like these{on_average}", last.difference, last.clustered_error),
-            "  Of the method: nothing. This compares two checkpoints; another training run may differ by more. "
-            "It takes several runs of each (bandpo table).",
+            "  Of the method: nothing, because another training run may differ by more. "
+            "Several runs of each: bandpo table",
             "",
             *_needed(last),
             "",
@@ -123,7 +123,7 @@ def _better(where: str, difference: float, error: Judged) -> str:
     span = _bracket(error.interval) + (f", p {_p(error.p, '= ')}" if error.p is not None else "")
     if not error.settled:
         return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}."
-    verdict = "yes, B is better" if difference > 0 else "no, B is worse"
+    verdict = "yes," if difference > 0 else "no, B is worse"
     return f"{where}: {verdict} by {points(abs(difference))} points, {span}."
 
 
@@ -156,12 +156,9 @@ def _needed(last: Comparison) -> list[str]:
 
 
 def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:
-    has_test = comparisons[-1].sampling_error.p is not None
     notes = [
-        "sampling error: 95% interval for these problems, sampled again; "
-        f"{'p by reshuffling samples within each prompt' if has_test else 'pass@k has no such test'}.",
-        "clustered error: 95% interval for problems like these (standard error clustered by problem); p by flipping "
-        "the signs of the prompts' differences.",
+        "95% intervals: sampling error for these problems, clustered error for problems like these. "
+        "More: docs/evaluate.md"
     ]
     for side, result in (("A", a), ("B", b)):
         shares = {
@@ -169,9 +166,8 @@ def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]
             "without an answer that could be read": unparsed([result]),
         }
         facts = [f"{points(value)}% {text}" for text, value in shares.items() if value is not None]
-        notes.append(f"{side}: {', '.join([f'scorer {result.scorer}', *facts])}.")
-        notes += [f"{side}: its training run {result.collapse}."] if result.collapse is not None else []
-        notes += [f"{side}: {note}." for note in result.notes]
+        facts += [] if result.collapse is None else [f"its training run {result.collapse}"]
+        notes.append(f"{side}: {'; '.join([f'scorer {result.scorer}', *facts, *result.notes])}.")
     if a.scorer != b.scorer:
         notes.append("A and B were graded by different scorers: the difference is theirs too.")
     notes += different_sampling([a, b])

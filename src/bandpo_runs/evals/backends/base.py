@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ class Completion:
     finish: str
     reasoning: str | None = None
     error: str | None = None
+
+
+Keep = Callable[[Request, Completion], None]
 
 
 def weights_of(model: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,7 +13,7 @@ from bandpo.errors import UserError, without_password
 from bandpo.files import json_line
 
 from ..samples import Sampling, content_of
-from .base import Completion, Request
+from .base import Completion, Keep, Request
 
 IN_A_ROW = 5  # questions that fail one after the other, after which a server is not asked any more
 PROBES = 3  # shortest questions of which one must be answered before the others are asked
@@ -21,11 +21,7 @@ PROBES = 3  # shortest questions of which one must be answered before the others
 # can be read again, where each may have become three.
 REPLY, PER_TOKEN, LONGEST_REPLY = 2**20, 2**10, 10 * 2**20
 SETTINGS = ("temperature", "top_p", "max_tokens", "seed", "top_k")  # fields that have options
-REFUSED = (
-    "400",
-    "413",
-    "422",
-)  # statuses of a request that will not be answered, such as one beyond the context
+REFUSED = ("400", "413", "422")  # of a request that will not be answered, such as one beyond the context
 
 
 @dataclass
@@ -54,34 +50,19 @@ class Server:
     dtype = tokenizer = None  # which only the server knows
 
     def __post_init__(self) -> None:
-        for name in SETTINGS:
-            if self.body.get(name) is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise UserError(
-                    f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out"
-                )
+        clash = [name for name in SETTINGS if self.body.get(name) is not None]
+        if clash:
+            name, option = clash[0], f"--{clash[0].replace('_', '-')}"
+            raise UserError(
+                f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out"
+            )
         self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server needs none
 
-    def generate(
-        self, requests: Iterable[Request], sampling: Sampling
-    ) -> Iterator[tuple[Request, Completion]]:
-        # An event loop of our own, turned by whoever iterates: leaving the iterator, by Ctrl-C too, ends all requests.
-        answers = self._generate(list(requests), sampling)
+    def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
+        asyncio.run(self._generate(requests, sampling, keep))
 
-        async def one() -> tuple[Request, Completion] | None:
-            return await anext(answers, None)  # within the loop, which then closes the generator
-
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            while True:
-                answer = runner.get_loop().run_until_complete(one())
-                if answer is None:
-                    return
-                yield answer
-
-    async def _generate(
-        self, requests: list[Request], sampling: Sampling
-    ) -> AsyncGenerator[tuple[Request, Completion], None]:
+    async def _generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
         base_url, _, query = self.base_url.partition("?")
         client = openai.AsyncOpenAI(
             api_key=self.key,
@@ -91,49 +72,43 @@ class Server:
             timeout=openai.Timeout(self.timeout, connect=10.0),
             http_client=BoundedClient(min(REPLY + PER_TOKEN * sampling.max_tokens, LONGEST_REPLY)),
         )
-        first = {str(request.content): request for request in reversed(requests)}
-        probes = [first[text] for text in sorted(first, key=len)[:PROBES]]
-        slots, failed = asyncio.Semaphore(self.concurrency), dict[str, str]()
+        async with client:
+            one_each = {str(request.content): request for request in reversed(requests)}
+            for text in sorted(one_each, key=len)[:PROBES]:
+                probe = one_each[text]
+                completion = await self._ask(client, probe, sampling)
+                if completion.error is None:
+                    break
+            else:  # the settings may be wrong: nothing is written
+                sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
+                hint = f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
+                if completion.finish == "error":
+                    hint = (
+                        f"is it running with the model {self.model!r}, does its address end in /v1, "
+                        "is OPENAI_API_KEY its key?"
+                    )
+                raise UserError(f"{self.where}: {completion.error}; {hint}")
+            keep(probe, completion)
+            waiting = iter([request for request in requests if request is not probe])
+            failed: dict[str, str] = {}  # all samples of a question that never passes are one failure
 
-        async def ask(request: Request) -> tuple[Request, Completion] | None:
-            async with slots:
-                if len(failed) >= IN_A_ROW:
-                    return None
-                completion = await self._ask(client, request, sampling)
-            # All samples of a question that never passes are one failure.
-            if completion.finish == "error":
-                failed[str(request.content)] = str(completion.error)
-            elif len(failed) < IN_A_ROW:
-                failed.clear()
-            return request, completion
+            async def work() -> None:
+                for request in waiting:
+                    completion = await self._ask(client, request, sampling)
+                    keep(request, completion)
+                    if completion.finish == "error":
+                        failed[str(request.content)] = str(completion.error)
+                    elif len(failed) < IN_A_ROW:
+                        failed.clear()
+                    if len(failed) >= IN_A_ROW:
+                        return
 
-        tasks = [asyncio.create_task(ask(request)) for request in probes]
-        try:
-            answers = await asyncio.gather(*tasks)
-            errors = [completion.error for _, completion in filter(None, answers) if completion.error]
-            if len(errors) == len(probes):  # the settings may be wrong: nothing is written
-                raise UserError(f"{self.where}: {errors[-1]}; {self._hint(errors[-1], sampling)}")
-            tasks += [asyncio.create_task(ask(request)) for request in requests if request not in probes]
-            for task in asyncio.as_completed(tasks):
-                answer = await task
-                if answer is not None:
-                    yield answer
+            await asyncio.gather(*(work() for _ in range(self.concurrency)))
             if len(failed) >= IN_A_ROW:  # what was on its way is there now
                 *_, error = failed.values()
                 raise UserError(
                     f"{self.where}: {error}; {IN_A_ROW} questions failed in a row; the same command goes on"
                 )
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await client.close()
-
-    def _hint(self, error: str, sampling: Sampling) -> str:
-        if error.startswith(REFUSED):
-            sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
-            return f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
-        return f"is it running with the model {self.model!r}, does its address end in /v1, is OPENAI_API_KEY its key?"
 
     async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Completion:
         """Return the outcome of a request. An error begins with the server's status, if there is one."""
@@ -149,7 +124,7 @@ class Server:
         except UserError as error:
             message = str(error)
         except openai.APIStatusError as error:
-            message = f"{error.status_code} {error.response.text}"
+            message = f"{error.status_code} {error.response.text or error.response.reason_phrase}"
         except (TimeoutError, openai.APITimeoutError):
             message = f"no answer within {self.timeout:g} s; see --timeout"
         except openai.OpenAIError as error:
@@ -175,18 +150,11 @@ class Server:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-_OF_BODY = (
-    "content-encoding",
-    "content-length",
-    "transfer-encoding",
-)  # headers of bytes that are decoded here
-
-
 class BoundedClient(openai.DefaultAsyncHttpxClient):
     """Read at most `limit` bytes of a reply, and follow no redirect. They are counted as they are decoded.
 
     Raises:
-        UserError: a longer reply, or a redirect. The openai client does not try these again.
+        UserError: a longer reply. The openai client does not try it again.
     """
 
     def __init__(self, limit: int) -> None:
@@ -198,18 +166,16 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
         response = await super().send(request, **{**options, "stream": True})
         content = bytearray()
         try:
-            if response.has_redirect_location:
-                to = without_password(response.headers["location"])
-                raise UserError(f"{response.status_code} a redirect to {to}, which is not followed")
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > self.limit:
                     raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
         finally:
             await response.aclose()
-        headers = {name: value for name, value in response.headers.items() if name not in _OF_BODY}
+        for name in ("content-encoding", "content-length", "transfer-encoding"):  # it is decoded here
+            response.headers.pop(name, None)
         return type(response)(
-            response.status_code, headers=headers, content=bytes(content), request=request
+            response.status_code, headers=response.headers, content=bytes(content), request=request
         )
 
 

@@ -1,7 +1,6 @@
 """Generate samples with transformers on this machine, in batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
 from ..samples import Sampling
-from .base import Completion, Request, cannot_load, token_ids
+from .base import Completion, Keep, Request, cannot_load, token_ids
 
 
 class Transformers:
@@ -44,9 +43,8 @@ class Transformers:
             raise cannot_load(model, error) from error
         self.model = loaded.to(self.device).eval()
         self.dtype = str(loaded.dtype).removeprefix("torch.")
-        ends = loaded.generation_config.eos_token_id
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        self.ends: list[int] = ends if isinstance(ends, list) else [ends] * (ends is not None)
+        ends = loaded.generation_config.eos_token_id or self.tokenizer.eos_token_id
+        self.ends: list[int] = [ends] if isinstance(ends, int) else ends or []
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None,
@@ -54,34 +52,27 @@ class Transformers:
             do_sample=False,  # which the mask hides
         )
 
-    def generate(
-        self, requests: Iterable[Request], sampling: Sampling
-    ) -> Iterator[tuple[Request, Completion]]:
-        waiting = iter(requests)
-        while batch := list(islice(waiting, self.batch)):
-            yield from zip(batch, self._generate(batch, sampling), strict=True)
-
     @torch.no_grad()
-    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        prompts = [token_ids(self.tokenizer, request.content, self.path) for request in requests]
-        longest = max(map(len, prompts))
-        ids = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
-        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        rows = self.model.generate(
-            input_ids=torch.tensor(ids, device=self.device),
-            attention_mask=torch.tensor(mask, device=self.device),
-            logits_processor=choice_of([request.seed for request in requests], sampling),
-            max_new_tokens=sampling.max_tokens,
-        )
-        return [self._completion(row) for row in rows[:, longest:].tolist()]
+    def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
+        for first in range(0, len(requests), self.batch):
+            batch = requests[first : first + self.batch]
+            prompts = [token_ids(self.tokenizer, request.content, self.path) for request in batch]
+            longest = max(map(len, prompts))
+            ids = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+            mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+            rows = self.model.generate(
+                input_ids=torch.tensor(ids, device=self.device),
+                attention_mask=torch.tensor(mask, device=self.device),
+                logits_processor=choice_of([request.seed for request in batch], sampling, self.device),
+                max_new_tokens=sampling.max_tokens,
+            )
+            for request, row in zip(batch, rows[:, longest:].tolist(), strict=True):
+                end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
+                text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
+                keep(request, Completion(text, len(row[:end]), "length" if end is None else "stop"))
 
-    def _completion(self, row: list[int]) -> Completion:
-        end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
-        text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
-        return Completion(text, len(row[:end]), "length" if end is None else "stop")
 
-
-def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
+def choice_of(seeds: Sequence[int], sampling: Sampling, device: str) -> list[Any]:
     """Return the logits processors of a batch. They make the sampled token the most probable."""
     from transformers import (
         LogitsProcessorList,
@@ -97,7 +88,7 @@ def choice_of(seeds: Sequence[int], sampling: Sampling) -> list[Any]:
         steps.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
         steps.append(TopPLogitsWarper(sampling.top_p))
-    return LogitsProcessorList([*steps, SeededChoice(seeds)])
+    return LogitsProcessorList([*steps, SeededChoice(seeds, device)])
 
 
 class SeededChoice:
@@ -106,17 +97,12 @@ class SeededChoice:
     The noise of a row depends on its seed alone, and another token wins only if it was within rounding of the winner.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = seeds
-        self._generators: list[torch.Generator] = []
+    def __init__(self, seeds: Iterable[int], device: str = "cpu") -> None:
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        device = scores.device
-        self._generators = self._generators or [
-            torch.Generator(device).manual_seed(seed) for seed in self.seeds
-        ]
         # In float64: float32 would be too coarse near 0, where rare tokens win.
-        noise = torch.empty(scores.shape, dtype=torch.float64, device=device)
-        for row, generator in zip(noise, self._generators, strict=True):
+        noise = torch.empty_like(scores, dtype=torch.float64)
+        for row, generator in zip(noise, self.generators, strict=True):
             row.exponential_(generator=generator)
         return scores.float() - noise.log().float()

@@ -1,13 +1,12 @@
 """Generate samples with vLLM on this machine."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 from bandpo.errors import UserError
 
 from ..samples import Sampling
-from .base import Completion, Request, cannot_load, token_ids
+from .base import Completion, Keep, Request, cannot_load, token_ids
 
 # Requests at once: some full batches of vLLM, and no more samples than that are lost by a kill.
 CHUNK = 1024
@@ -27,14 +26,12 @@ class VLLM:
         self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
         self.tokenizer: Any = self.engine.get_tokenizer()
 
-    def generate(
-        self, requests: Iterable[Request], sampling: Sampling
-    ) -> Iterator[tuple[Request, Completion]]:
+    def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
 
         context = self.engine.llm_engine.model_config.max_model_len
-        waiting = iter(requests)
-        while chunk := list(islice(waiting, CHUNK)):
+        for first in range(0, len(requests), CHUNK):
+            chunk = requests[first : first + CHUNK]
             prompts = [token_ids(self.tokenizer, request.content, self.path) for request in chunk]
             longest = max(map(len, prompts))
             if longest >= context:
@@ -47,4 +44,4 @@ class VLLM:
             for request, result in zip(chunk, results, strict=True):
                 (answer,) = result.outputs
                 finish = "length" if answer.finish_reason == "length" else "stop"
-                yield request, Completion(answer.text, len(answer.token_ids), finish)
+                keep(request, Completion(answer.text, len(answer.token_ids), finish))
