@@ -1,4 +1,4 @@
-"""Forty faults that the mathematics suggests: each is planted in a process of its own, where its tests must fail.
+"""37 faults that the mathematics suggests: each is planted in a process of its own, where its tests must fail.
 
 A fault is found by the meaning of a callable, not by a line: the real one is wrapped, wherever bandpo holds it.
 """

@@ -113,6 +113,8 @@ def _judging(seeds: int) -> range:
 def report(seeds: int) -> None:
     """Print every rule's difference from the first two, with the 95 % interval of Student's t over pairs of seeds."""
     rate = best_rate()
+    if rate in (RATES[0], RATES[-1]):
+        print(f"no clip's best learning rate, {rate:g}, is at the end of {RATES}: it may be beyond")
     for factor in FACTORS if rate else ():
         for outcome in ("pass1", "pass16", "entropy"):
             runs = values(outcome)
@@ -129,14 +131,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many")
     parser.add_argument("--seeds", type=int, default=10, help="that judge")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe, for a trial")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe: try one run, keep no row"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     end = time.monotonic() + 60 * args.minutes
     changed = {name: json.loads(value) for name, _, value in (text.partition("=") for text in args.set)}
     while time.monotonic() < end and (runs := todo(args.seeds)):
-        write_rows(CSV, [row := train(*runs[0], changed)], add=True)
+        row = train(*runs[0], changed)
         print(", ".join(f"{name} {row[name]}" for name in [*row][:7]), flush=True)
+        if changed:
+            return  # a trial, which is no row
+        write_rows(CSV, [row], add=True)
     report(args.seeds)
 
 

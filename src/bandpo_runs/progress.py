@@ -64,15 +64,16 @@ class Progress:
         )  # fmt: skip
         self.task = self.bar.add_task(self.title + unit, total=total, completed=done, note="")
 
-    def update(self, done: int) -> None:
-        """Show the count and the time left, unless something was shown just now."""
+    def update(self, done: int, note: str = "") -> None:
+        """Show the count, a note and the time left, unless something was shown just now."""
         signals.check()
         now = time.monotonic()
         if now - self.shown < self.pause:
             return
         self.shown = now
         minutes = self.minutes_left(done, now)
-        note = "" if minutes is None else f"about {minutes:.1f} min left"
+        if minutes is not None:
+            note = ", ".join(filter(None, (note, f"about {minutes:.1f} min left")))
         self.bar.update(self.task, completed=done, note=note)
         if not self.console.is_terminal:
             of = "" if self.total is None else f"of {self.total:,} "

@@ -117,7 +117,7 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
         ("", "must hold settings by name, got None"),
         ("rounds: [", "r.yaml is not YAML: "),
         ("base: r.yaml", "is its own base"),
-        ("base: 5", "r.yaml must be the name of a recipe or a list of names, got [5]"),
+        ("base: 5", "r.yaml must be the name of a recipe or a list of names, got 5"),
         ("base: gone.yaml", "r.yaml has it as base"),
     ],
 )
@@ -237,6 +237,14 @@ def test_the_resolved_recipe_loads_back_to_an_equal_config(write, tmp_path, chan
     file = write("resolved.yaml", first.to_yaml())
     assert load(file) == first
     assert {"label", "trust_region", "seed", "data"} <= yaml.safe_load(file.read_text()).keys()  # defaults too
+
+
+def test_the_resolved_recipe_says_what_was_left_to_the_defaults(node):
+    del node["trust_region"]
+    written = yaml.safe_load(build(node).to_yaml())
+    assert written["trust_region"] == {"type": "band", "divergence": "kl", "delta": 0.05}
+    assert written["label"] == "Band-KL 0.05"
+    assert (written["seed"], written["data"]["template"], written["data"]["eval_size"]) == (0, "{prompt}", 0)
 
 
 # ---- the recipes

@@ -44,8 +44,11 @@ HOSTILE = {
     ),
     "flood": ("flood 200", f"a reply of more than {MOST:,} bytes"),
     "flood of an error": ("flood 500", f"a reply of more than {MOST:,} bytes"),
-    "redirect": ((307, b"", {"Location": "http://me:secret@other:1/v1?key=secret"}), "307 Temporary Redirect"),
-    "redirect on one host": ((301, b"moved", {"Location": "/else"}), "301 moved"),
+    "redirect": (
+        (307, b"", {"Location": "http://me:secret@other:1/v1?key=secret"}),
+        "307 a redirect, which is not followed",
+    ),
+    "redirect on one host": ((301, b"moved", {"Location": "/else"}), "301 a redirect, which is not followed"),
 }
 
 

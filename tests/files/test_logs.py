@@ -187,6 +187,15 @@ def test_a_row_that_repeats_what_its_step_had_is_no_resume(path):
     assert (followed(path, lines(1, 2) + lines(1)).went_back, [*followed(path, lines(1, 2) + back).at]) == (1, [1])
 
 
+def test_a_state_that_is_read_anew_is_counted_anew(tmp_path):
+    log = Followed(tmp_path / "trainer_state.json")
+    history = [{"step": step, "reward": reward} for step, reward in ((1, 0.1), (2, 0.1), (2, 0.2))] + [{"reward": 0.1}]
+    for more in range(3):
+        history.append({"step": 3 + more, "reward": 0.1})
+        write(log.path, {"log_history": history})
+        assert (log.poll(), len(log.rows), log.went_back, log.damaged) == (True, 3 + more, 1, 1)
+
+
 def test_of_states_that_were_copied_the_last_step_counts(tmp_path):
     first, second = (state(tmp_path / f"checkpoint-{x}" / "trainer_state.json", 1) for x in (1000, 500))
     assert logs_at(tmp_path) == {tmp_path: first}  # though it was written first

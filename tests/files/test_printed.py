@@ -193,7 +193,7 @@ def test_what_a_terminal_cut_is_said(tmp_path, capsys):
 
 @pytest.mark.parametrize(("value", "said"), [
     ("0.000", "The rule clipped below 0.05 % of tokens (the log has three decimals) in 4 rows, so it can hardly"),
-    ("0.002", "The rule clipped 0.2 % of tokens (the log has three decimals) in 4 rows (median 0.2 %, "),
+    ("0.002", "The rule clipped 0.2 % of tokens (the log has three decimals) in 4 rows (on average; median 0.2 %, "),
     ("0.0000", "The rule clipped below 0.005 % of tokens (the log has four decimals) in 4 rows, so it can hardly"),
     ("0.0", "The rule clipped no token in 4 rows: every ratio is 1"),
 ])  # fmt: skip

@@ -178,7 +178,7 @@ def test_a_run_writes_the_tokens_that_its_metrics_count(tmp_path, capsys):
     assert share.value == pytest.approx(0.2, rel=0.02)
     assert low <= 0.2 <= high
     assert main(["calibrate", str(path.parent)]) == 0  # and by the folder
-    assert "of the tokens" in capsys.readouterr().out
+    assert "tokens of" in capsys.readouterr().out
 
 
 def test_an_evaluation_writes_nothing_and_a_run_with_a_share_of_0(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import trl
+from hosts.trainers import Asking
 from made import BANDS, around, assert_near, batch, gradient
 from packaging.version import Version
 from scripts import ROOT
@@ -160,6 +161,7 @@ def not_trls(self, model, inputs):
     ("members", "rule", "settings", "message"),
     [
         ({}, Objective(Clip(0.2, 0.2), dual_clip=3.0), {}, "dual_clip must be None through AsyncGRPO"),
+        ({}, Asking("entropies"), {}, "Asking needs entropies, which AsyncGRPO does not give a rule"),
         ({}, Band(), {"epsilon_high": 0.28}, "trust_region replaces epsilon = 0.2, epsilon_high = 0.28"),
         ({"compute_loss": not_trls}, Band(), {}, r"Made\.compute_loss is not known to clamp the ratio"),
     ],

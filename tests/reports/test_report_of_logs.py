@@ -32,9 +32,6 @@ def verls(step, score=0.25, high=6.0, tail=2.0):
 PANEL = {panel.key: panel for panel in PANELS.values()}
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def test_runs_validated_on_other_data_and_sample_counts_have_panels_for_what_they_have(tmp_path):
     logs, aime = [], {"aime/acc/mean@8": 0.5, "aime/acc/best@8/mean": 0.6}
     for name, held_out in (("a", aime), ("b", {"math/acc/mean@4": 0.25})):

@@ -127,7 +127,10 @@ def methods(
         row(each.name, each.arxiv or "-", each.objective.aggregation or "-", text)
     print("\np: old probability. soft: beyond its bounds a token keeps some gradient.")
     print("Formulas: bandpo explain NAME\n\nRules, with their fields:")
-    print(wrapped("\n".join(f"  {usage(kind)}" for kind in kinds()), column=4))
+    for kind in kinds():
+        print(
+            textwrap.fill(f"  {usage(kind)}", columns, subsequent_indent="    ", break_on_hyphens=False)
+        )
 
 
 @app.command(epilog=LOGS, cls=Once)

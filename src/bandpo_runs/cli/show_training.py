@@ -69,7 +69,7 @@ def compare_and_show(
         with Progress("rounds", total, sum(done.values()), pause=math.inf) as progress:
 
             def on_row(job: Job, row: dict[str, Any]) -> None:
-                progress.before += row["round"] - 1 - done[job.folder]  # of a run that is resumed
+                progress.before += max(0, row["round"] - 1 - done[job.folder])  # of a run that is resumed
                 done[job.folder], now = row["round"], time.monotonic()
                 if heads:  # the warm starts are made by now
                     progress.began, progress.before = now, sum(done.values())

@@ -336,9 +336,12 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     node = read_yaml(path)
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
-    bases = listed(node.pop("base", []))
+    written = node.pop("base", [])
+    bases = listed(written)
     if not all(isinstance(base, str) for base in bases):
-        raise UserError(f"base of {path} must be the name of a recipe or a list of names, got {bases!r}")
+        raise UserError(
+            f"base of {path} must be the name of a recipe or a list of names, got {written!r}"
+        )
     return functools.reduce(
         merge, [*(read_recipe(path.parent / base, (*above, path.resolve())) for base in bases), node], {}
     )

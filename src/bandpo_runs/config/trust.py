@@ -119,7 +119,10 @@ _IN_TEXT = re.compile(rf"((?<![\w.-]){_NAME}\s*[=:]\s*)[^\s'\",}}]+|(?<=://)[^/\
 
 
 def secret_in(settings: Iterable[tuple[str, Any]]) -> str | None:
-    """Return the first of settings that looks like a secret: by its name, or as a URL with a password."""
+    """Return the first setting that looks like a secret.
+
+    It does by its name, or as a URL with a password.
+    """
     for name, value in settings:
         is_secret = _SECRET.fullmatch(name.rpartition(".")[2]) or re.search(r"://[^/\s]+@", str(value))
         if isinstance(value, str) and value and is_secret:

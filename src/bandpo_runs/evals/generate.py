@@ -59,13 +59,11 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         )
     actor = find_actor(folder)
     if actor is not None:
-        run, step = actor.parent.parent, actor.parent.name.removeprefix("global_step_")
-        method = re.sub(r"-seed\d+$", "", run.name)  # in a table they are runs of one method
-        label = f"{run.parent.name} / {method}, step {step}"
-        return Model(str(whole_weights(actor)), f"{run.parent.name}/{run.name}-{step}", label)
+        return Model(str(whole_weights(actor)), *_names_of(actor))
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} holds no model (config.json), run (run.json) or actor of verl's FSDP (actor/{_CONFIG})"
+            f"{folder} holds no model (config.json), run (run.json) or actor of verl's FSDP (actor/{_CONFIG}). Of a "
+            "verl experiment latest_checkpointed_iteration.txt names the newest step: give a global_step_N"
         )
     if (folder / "lora_adapter").is_dir():
         raise UserError(
@@ -85,8 +83,21 @@ def find_actor(folder: Path) -> Path | None:
     newest = folder / "latest_checkpointed_iteration.txt"  # verl writes it after each step
     if newest.is_file():
         folder = folder / f"global_step_{newest.read_text(errors='replace').strip()}"
-    places = [at.resolve() for at in (folder / "actor", folder, folder.parent)]
-    return next((at for at in places if at.name == "actor" and (at / _CONFIG).is_file()), None)
+    places = [folder / "actor", folder.parent if folder.name == "huggingface" else folder]
+    return next((at.resolve() for at in places if at.name != "critic" and (at / _CONFIG).is_file()), None)
+
+
+def _names_of(actor: Path) -> tuple[str, str]:
+    """Return an actor's name for a folder, and its label for tables.
+
+    They are of its project, run and step, if it has a step.
+    """
+    step, run = actor.parent, actor.parent.parent
+    if not step.name.startswith("global_step_"):
+        return actor.name, actor.name
+    number = step.name.removeprefix("global_step_")
+    method = re.sub(r"-seed\d+$", "", run.name)  # in a table they are runs of one method
+    return f"{run.parent.name}/{run.name}-{number}", f"{run.parent.name} / {method}, step {number}"
 
 
 def whole_weights(actor: Path) -> Path:
@@ -96,7 +107,7 @@ def whole_weights(actor: Path) -> Path:
     """
     own = actor / "huggingface"
     lora = (actor / "lora_train_meta.json").is_file()  # the names in verl's hf_model are then no model's
-    if not lora and any(own.glob("model*.safetensors")):
+    if not lora and any((own / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
         return own
     places = shlex.join(["--local_dir", str(actor), "--target_dir", str(own)])
     then = f"; add {own}/lora_adapter to it by peft's merge_and_unload, save that in another folder, and give it"
@@ -222,11 +233,11 @@ def evaluate(
             evaluation.record("dtype", loaded.dtype)
             opened = opens_thinking(questions[0].content, loaded.tokenizer)
             evaluation.record("thinking", "opened" if opened else None)
-            _generate(loaded, evaluation, [*missing, *failed], done, total)
-        except UserError as error:
-            if missing:
-                raise
-            console.print(f"warning: {error}", soft_wrap=True)  # all samples have an outcome
+            _generate(loaded, evaluation, missing, done, total)
+            try:
+                _generate(loaded, evaluation, failed, done + len(missing), total)
+            except UserError as error:  # nothing is missing: these have an outcome
+                console.print(f"warning: {error}", soft_wrap=True)
         except KeyboardInterrupt as interrupt:
             written = sum(finish != "error" for finish in evaluation.done.values())
             interrupt.add_note(f"{written:,} of {counted(total, 'sample')} are kept in {folder}; ")
@@ -249,6 +260,8 @@ def _common_scorer(sets: Sequence[QuestionSet], scorer: str | None) -> str:
 def _generate(
     engine: Any, evaluation: Evaluation, todo: Sequence[tuple[Question, int, int]], done: int, total: int
 ) -> None:
+    if not todo:
+        return
     requests = [Request((q.data, q.prompt, sample), q.content, seed) for q, sample, seed in todo]
     numbers = itertools.count(done + 1)
     with Progress("samples", total, done) as progress:

@@ -93,7 +93,7 @@ def newest_whole(run: Path) -> tuple[Mark | None, list[str]]:
         try:
             mark = Mark.model_validate_json((folder / MARK).read_bytes())
         except pydantic.ValidationError:
-            wrong.append(f"{folder / MARK} is not what was written")
+            wrong.append(f"{folder / MARK} is not what was written, or an earlier release wrote it")
             continue
         fault = _fault(run, folder, mark)
         if fault is None:

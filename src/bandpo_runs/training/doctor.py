@@ -148,6 +148,10 @@ def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any
     return config
 
 
+# Folders of Hydra, whose files are what stands below that name.
+_GROUPS = ("actor", "algorithm", "data", "rollout")
+
+
 def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
     """Read the settings of a file by its kind."""
     if path.suffix == ".py":
@@ -169,7 +173,8 @@ def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
     if not isinstance(node, dict | None):
         what = "must hold settings by name, or Hydra's list of key=value"
         raise UserError(f"{path} {what}, got {shortened(node)}")
-    return node or {}
+    group = path.absolute().parent.name
+    return {group: node} if group in _GROUPS and "defaults" in (node or {}) else node or {}
 
 
 def _logged(path: Path) -> Iterator[Finding]:
@@ -231,7 +236,7 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     mean = float(np.average(percents, weights=weights))
     seen = f"in {counted(len(percents), 'row')}"
     if mean:
-        seen += f" (median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
+        seen += f" (on average; median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
     is_cut = of == "cut/fraction"
     level, what, cure = clip_in_words(mean, seen, farthest, cut=is_cut, decimals=log.decimals)
     yield Finding(level, f"{name}: {what}", cure)

@@ -300,7 +300,8 @@ def _trainer_settings(config: RunConfig, folder: Path, count: int = 1) -> dict[s
     if logging < 1 or logging != int(logging) or save % logging:
         raise UserError(
             f"trainer.logging_steps must be a positive integer that divides save_every = {config.save_every} rounds of "
-            f"{counted(config.steps_per_round, 'step')}, as a checkpoint must be on a logged step; got {logging:g}"
+            f"{counted(config.steps_per_round, 'step')}, as a checkpoint must be on a logged step; got {logging:g}: "
+            "change it, or save_every"
         )
     settings = {
         "report_to": "none",

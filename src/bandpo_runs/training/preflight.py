@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,13 @@ from ..data.problems import are_messages
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
+# A package and the extra that brings it, by what a run uses.
+_NEEDS = {
+    "trl": ("trl", "lab"),
+    "math": ("math_verify", "math"),
+    "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
+    "lora": ("peft", "lab"),
+}
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = (
     "answer",
@@ -85,7 +93,7 @@ def prepare(
         "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
         "data": lambda: _read(data_node),
     }
-    results, problems = dict[str, Any](), list[str]()
+    results, problems = dict[str, Any](), _missing_packages(node)
     if trainer.get("fp16") and on_cpu:
         problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     for name, check in checks.items():
@@ -124,6 +132,8 @@ def prepare(
         },
     }
     full = full if is_recipe else merge(usual, full)
+    for problem in _missing_packages(full):  # of the reward that was chosen
+        raise UserError(problem)
     memory = _free_memory(on_cpu)
     _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
@@ -180,11 +190,24 @@ def _read(node: dict[str, Any]) -> _Data:
         if name not in names:
             what = f"has no column {name!r}" if name else f"has no column of the {key}"
             raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
-    golds = [str(row.get(answer)).rpartition("####")[2].strip() for row in rows]
+    golds = [
+        "" if row.get(answer) is None else str(row[answer]).rpartition("####")[2].strip() for row in rows
+    ]
     if "" in golds:
         raise UserError(f"data.path {path!r}: row {golds.index('') + 1} has no {answer!r}")
     numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
     return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
+
+
+def _missing_packages(node: Mapping[str, Any]) -> list[str]:
+    uses = {
+        "trl",
+        str(node.get("reward")),
+        str(node.get("data", {}).get("source")),
+        "lora" if node.get("lora") else "",
+    }
+    needs = [need for name, need in _NEEDS.items() if name in uses and find_spec(need[0]) is None]
+    return [f"{package} is not installed; pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:
@@ -205,7 +228,13 @@ def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> No
     """Log a row a round, save and evaluate four times, and evaluate at the start."""
     trainer, quarter = full["trainer"], max(1, config.rounds // 4)
     trainer.setdefault("logging_steps", config.steps_per_round)
-    full.setdefault("save_every", quarter)
+    # A checkpoint must be on a logged step, where the user chose which those are.
+    on_log = (
+        n
+        for n in range(quarter, config.rounds + 1)
+        if n * config.steps_per_round % trainer["logging_steps"] == 0
+    )
+    full.setdefault("save_every", next(on_log, 0))
     if config.data.eval_size:
         full["trainer"] = {
             "eval_on_start": True,

@@ -49,8 +49,12 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not Python: {error}") from None
     assigned: dict[str, ast.expr] = {}
+    # Names that end with their loop, and those that have no value yet.
+    inner = [each.target for each in nodes if isinstance(each, ast.comprehension)]
+    inner += [each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None]
+    local = {id(each) for target in inner for each in ast.walk(target)}
     changed: list[str] = []  # each name once for each time
-    for node in nodes:
+    for node in (node for node in nodes if id(node) not in local):
         match node:
             case ast.Assign(targets=targets, value=value):
                 assigned |= {_name(target): value for target in targets}

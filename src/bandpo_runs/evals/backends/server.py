@@ -74,12 +74,10 @@ class Server:
         )
         async with client:
             one_each = {str(request.content): request for request in reversed(requests)}
-            for text in sorted(one_each, key=len)[:PROBES]:
-                probe = one_each[text]
-                completion = await self._ask(client, probe, sampling)
-                if completion.error is None:
-                    break
-            else:  # the settings may be wrong: nothing is written
+            probes = [one_each[text] for text in sorted(one_each, key=len)[:PROBES]]
+            answers = await asyncio.gather(*(self._ask(client, probe, sampling) for probe in probes))
+            if all(completion.error is not None for completion in answers):
+                completion = answers[-1]  # the settings may be wrong: nothing is written
                 sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
                 hint = f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
                 if completion.finish == "error":
@@ -88,8 +86,9 @@ class Server:
                         "is OPENAI_API_KEY its key?"
                     )
                 raise UserError(f"{self.where}: {completion.error}; {hint}")
-            keep(probe, completion)
-            waiting = iter([request for request in requests if request is not probe])
+            for probe, completion in zip(probes, answers, strict=True):
+                keep(probe, completion)
+            waiting = iter([request for request in requests if request not in probes])
             failed: dict[str, str] = {}  # all samples of a question that never passes are one failure
 
             async def work() -> None:
@@ -103,7 +102,13 @@ class Server:
                     if len(failed) >= IN_A_ROW:
                         return
 
-            await asyncio.gather(*(work() for _ in range(self.concurrency)))
+            workers = [asyncio.ensure_future(work()) for _ in range(self.concurrency)]
+            try:
+                await asyncio.gather(*workers)
+            finally:  # a request that is cut off by the client's end would be kept as an error
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
             if len(failed) >= IN_A_ROW:  # what was on its way is there now
                 *_, error = failed.values()
                 raise UserError(
@@ -124,7 +129,10 @@ class Server:
         except UserError as error:
             message = str(error)
         except openai.APIStatusError as error:
-            message = f"{error.status_code} {error.response.text or error.response.reason_phrase}"
+            text = error.response.text or error.response.reason_phrase
+            if error.response.has_redirect_location:  # its address may hold a key
+                text = "a redirect, which is not followed"
+            message = f"{error.status_code} {text}"
         except (TimeoutError, openai.APITimeoutError):
             message = f"no answer within {self.timeout:g} s; see --timeout"
         except openai.OpenAIError as error:

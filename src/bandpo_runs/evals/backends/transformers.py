@@ -43,7 +43,9 @@ class Transformers:
             raise cannot_load(model, error) from error
         self.model = loaded.to(self.device).eval()
         self.dtype = str(loaded.dtype).removeprefix("torch.")
-        ends = loaded.generation_config.eos_token_id or self.tokenizer.eos_token_id
+        ends = loaded.generation_config.eos_token_id
+        if ends is None:
+            ends = self.tokenizer.eos_token_id
         self.ends: list[int] = [ends] if isinstance(ends, int) else ends or []
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
