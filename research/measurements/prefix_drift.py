@@ -36,7 +36,7 @@ RULES = {
     "Band-KL 0.05": bandpo.Band("kl", 0.05),
 }  # fmt: skip
 DENOMINATORS = ("sampler", "trainer", "trainer + TIS", "trainer + IcePop")
-LENGTHS, AGES, RATES = (16, 64), (0, 1, 4), (0.04, 0.08, 0.16, 0.32, 0.64)
+LENGTHS, AGES, RATES = (16, 64), (0, 1, 4), (0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 FLIPPED = 0.1  # of rewards, inverted at random
 CHOOSE, SEEDS = 16, 128  # the first choose a rate, the others judge
 

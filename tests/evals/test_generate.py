@@ -164,6 +164,19 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
     assert len(grades) == len(set(grades)) == 24
 
 
+def test_questions_that_fail_again_do_not_block_those_that_are_missing(ask, home):
+    prompts = [row["prompt"] for row in json_rows(home / "rows.jsonl")]
+    failing = {prompts[0], prompts[1], prompts[3]}  # one of the first three, which are tried, is answered
+    with Fake(lambda body, count: 404 if body["prompt"] in failing else 200) as fake:
+        line = ("out", "-n", "1", "--base-url", fake.url, "--concurrency", "1")
+        ask(*line)
+        samples = Path("out/samples.jsonl")
+        samples.write_text("".join(samples.read_text().splitlines(keepends=True)[:8]))  # as a kill leaves it
+        assert "warning: the server at" in ask(*line)
+    ends = [sample.finish for sample in read_samples(Path("out"))]
+    assert (ends.count("error"), ends.count("stop")) == (3, 9)
+
+
 def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ask):
     def script(body, count):
         return (400, {"error": "Extra inputs are not permitted"}) if "seed" in body else (200, completion())
@@ -423,6 +436,16 @@ def test_a_checkpoint_that_is_not_whole_is_refused(actor):
     for end in ("", "/actor", "/critic"):
         place = f"{RUN}/global_step_800{end}"
         assert f"{place} holds no model (config.json), run (run.json) or actor of verl's" in refusal(find_model, place)
+
+
+def test_another_model_in_an_actor_is_itself_and_a_copied_actor_has_its_own_name(actor):
+    write(actor / "merged" / "config.json", {})
+    assert find_model(str(actor / "merged")) == Model(str(actor / "merged"), "merged", "merged")
+    (actor / "huggingface" / "model-00001-of-00002.safetensors").touch()
+    assert "has its weights in parts" in refusal(find_model, str(actor))  # half a copy
+    (actor / "huggingface" / "model.safetensors.index.json").touch()
+    actor.rename("copied")
+    assert find_model("copied") == Model(str(Path("copied/huggingface").resolve()), "copied", "copied")
 
 
 def test_lora_is_never_taken_for_its_base(actor):
