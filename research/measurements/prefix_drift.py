@@ -3,12 +3,13 @@
     python -m research.measurements.prefix_drift [--minutes 60]
 
 A world of 48 states and 8 tokens: each token leads from a state to another, so that another policy meets other states
-after a few tokens: prefixes drift. An answer is right if it visits enough good states; of the first policy's one in
-fifty is. One reward in ten is inverted. The policy's logits are linear in features of the state. A round has 8 prompts
-of 8 answers, drawn by the policy of `age` rounds before, and four optimizer steps. The ratio's denominator is the
-sampler, the trainer's policy at the round's begin, or that with a weight: TIS caps trainer over sampler at 2, IcePop
-drops tokens outside [0.5, 5]. 16 seeds choose each cell's learning rate, 112 judge it. A row of prefix_drift.csv is a
-cell at a rate, and it is made once. The reward is of 512 answers of the last policy.
+after a few tokens: prefixes drift. An answer is right if it visits enough good states; of the first policy's one to
+eleven in a hundred are. One reward in ten is inverted. The policy's logits are linear in features of the state. A round
+has 8 prompts of 8 answers, drawn by the policy of `age` rounds before, and four optimizer steps. The ratio's
+denominator is the sampler, the trainer's policy at the round's begin, or that with a weight: TIS caps trainer over
+sampler at 2, IcePop drops tokens outside [0.5, 5]. 16 seeds choose each cell's learning rate, 112 judge it. A row of
+prefix_drift.csv is a cell at a rate, and it is made once. The reward is of 512 answers of the last policy, after 16
+rounds, so it has the speed in it; the entropy is a mean over all states.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class World(NamedTuple):
 
 
 def make_world(length: int, seeds: int = SEEDS) -> World:
-    """Make the worlds, and set what is enough so that one of fifty answers is right at first."""
+    """Make the worlds, and set what is enough so that at most one of fifty answers visits more at first."""
     rng = torch.Generator().manual_seed(20_000 + length)
     leads = torch.randint(0, STATES, (seeds, STATES, TOKENS), generator=rng)
     features = torch.randn(seeds, STATES, FEATURES, generator=rng) / FEATURES**0.5

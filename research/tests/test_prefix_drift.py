@@ -28,7 +28,7 @@ def test_drawn_answers_follow_the_world():
     chances = torch.bincount(tokens[0][here], minlength=8) / here.sum()
     logps = logps_of(world, world.start, states[0, 0, 0].expand(2, 1, 8), torch.arange(8).expand(2, 1, 8))
     assert chances == pytest.approx(logps[0, 0].exp(), abs=4 * (0.25 / here.sum().item()) ** 0.5)
-    assert (visits >= world.enough[:, None]).float().mean(1).max() < 0.2
+    assert (visits > world.enough[:, None]).float().mean(1).max() < 0.04  # drawn anew; many visit as often
 
 
 def test_fresh_samples_have_one_denominator_and_old_ones_several(monkeypatch):
@@ -47,7 +47,8 @@ def test_the_page_has_the_differences_of_the_rows():
     assert paragraph
     pairs = re.findall(r"(-?0\.\d+) ± (0\.\d+)", paragraph[0])
     grpo, none = "GRPO 0.2/0.2", "no clip"
-    better = (("trainer", "sampler", grpo), ("trainer + TIS", "trainer", grpo), ("trainer + TIS", "trainer", none))
+    better = (("trainer", "sampler", grpo), ("trainer + TIS", "trainer", grpo), ("trainer + TIS", "trainer", none),
+              ("trainer", "sampler", "Band-KL 0.05"))  # fmt: skip
     cells = [(one, other, rule, length) for one, other, rule in better for length in ("16", "64")]
     assert len(pairs) == len(cells)
     for (gap, half), (one, other, rule, length) in zip(pairs, cells, strict=True):
