@@ -151,6 +151,14 @@ def test_what_is_said_of_a_rate_that_is_too_high_is_true_of_all_worlds():
     assert max(once) == pytest.approx(0.06, abs=5e-4)
 
 
+def test_what_is_said_of_the_labs_transformer_is_its_claims():
+    first, *_ = rows.read_rows(rows.ROOT / "research" / "grids" / "lab_claims.csv")
+    said = f"{float(first['difference']):.2f} ± {float(first['half_width']):.2f}"
+    assert f"Band-KL `0.05` gained [{said}](../../research/grids/lab_claims.csv)" in PAGE
+    assert (first["a"], first["b"], first["rate"], first["verdict"]) == ("Band-KL .05", "no clip", "4", "holds")
+    assert float(first["b_mean"]) < 0.05
+
+
 def test_shares_outside_are_of_settings_that_were_judged():
     judged = {(*one.place, one.told["family"], one.setting): one for one in rows.all_rows()}
     assert rows.measured().keys() <= judged.keys()
