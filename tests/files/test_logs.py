@@ -289,3 +289,41 @@ def test_who_waits_is_told_and_comes_next(holder, tmp_path):
 
     with locked(tmp_path / "run" / ".lock", waiting=tell):
         assert said == [f"another process is writing to {tmp_path / 'run'}"]
+
+
+def test_runs_are_found_while_folders_beside_them_are_deleted(tmp_path, monkeypatch):
+    runs = [write(tmp_path / name / "run.json", "{}").parent for name in ("one", "runs/model", "two")]
+    write(tmp_path / "one" / "model" / "run.json", "{}")  # within one, and so none
+    gone, whole = tmp_path / "gone", os.scandir
+    gone.mkdir()
+
+    def scandir(path):
+        if Path(path).name == "gone":
+            gone.rmdir()
+        return whole(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert logs_at(tmp_path) == {run: run / "metrics.jsonl" for run in runs}
+    assert not gone.exists()
+
+
+def test_the_same_process_may_not_write_twice_either(tmp_path):
+    with locked(tmp_path / ".lock"), pytest.raises(UserError, match="another process"):
+        locked(tmp_path / ".lock").__enter__()
+    with locked(tmp_path / ".lock"):
+        pass
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    """Such as a worker that loads data: it may outlive its parent."""
+    with locked(tmp_path / ".lock"):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+    with locked(tmp_path / ".lock"):
+        os.close(write)
+        os.waitpid(child, 0)

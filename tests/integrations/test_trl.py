@@ -1,5 +1,6 @@
 """BandPOTrainer against TRL's own GRPOTrainer, and against `policy_loss`."""
 
+import copy
 import dataclasses
 import datetime
 import faulthandler
@@ -490,3 +491,14 @@ def test_the_trainer_says_what_the_rule_allows_and_which_average_a_method_gets(t
     average, allowed = (line for line in caplog.messages if "gspo" in line or "0.9997" in line)
     assert re.fullmatch("gspo: .*loss_type='dapo' .*'seq-mean-token-mean', which is loss_type='grpo'", average)
     assert re.search(r"0.9997 to 1.0004; \d+ steps a batch$", allowed)
+
+
+def test_a_subclass_of_the_config_takes_its_own_settings(tmp_path):
+    class Open(BandPOConfig):
+        def __init__(self, *others, radius, **named):
+            super().__init__(*others, **named, trust_region=Band("kl", radius))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of TRL's own default
+        args = Open(str(tmp_path), radius=0.1, bf16=False)
+    assert args.trust_region == copy.deepcopy(args).trust_region == Band("kl", 0.1).to_config()

@@ -545,3 +545,9 @@ def test_no_two_methods_look_alike():
     looks = [str(look) for look in method_styles(labels).values()]
     colours = {look["color"] for look in method_styles(labels[:3] + labels[-4:]).values()}
     assert (len({*looks}), len(colours), len(method_styles(map(str, range(40))))) == (len(labels), 7, 40)
+
+
+def test_runs_that_only_began_have_a_page(tmp_path):
+    write_run(tmp_path / "runs", "GRPO", 0, make_rows(ramp(2)), finished=False)
+    write_run(tmp_path / "runs", "GRPO", 1, [], finished=False)
+    assert "no final numbers yet" in make_page(tmp_path)

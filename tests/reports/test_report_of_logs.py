@@ -332,3 +332,10 @@ def test_runs_without_an_end_or_a_reward_are_not_compared(tmp_path):
     assert verdicts_of(tmp_path / "other") == ["No run has finished, so there is nothing to conclude yet."]
     log = write(tmp_path / "log.jsonl", [{"step": 1, "entropy": 1.0}])
     assert verdicts_of(log)[0].startswith("These logs hold no reward, so nothing is said")
+
+
+def test_logs_of_one_file_name_are_not_one_method(tmp_path):
+    for name in ("a", "b"):
+        write_state(tmp_path / name / "out", [trls(1)], most=1, now=1)
+    labels = [run.label for run in read_runs([tmp_path / "a" / "out", tmp_path / "b" / "out"])]
+    assert labels == [f"out ({tmp_path / name / 'out'})" for name in ("a", "b")]

@@ -231,3 +231,12 @@ def test_the_summary_leaves_out_what_was_not_recorded():
 def test_arrays_that_do_not_fit_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         graded(**change)
+
+
+def test_swapping_the_models_swaps_the_sign():
+    a, b = models(4, 0.05)
+    (one,), (other,) = compare([a], [b]), compare([b], [a])
+    assert one.difference == pytest.approx(-other.difference)
+    assert [one.sampling_error.p, one.clustered_error.p] == pytest.approx(
+        [other.sampling_error.p, other.clustered_error.p]
+    )

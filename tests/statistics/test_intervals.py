@@ -223,3 +223,7 @@ def test_the_bootstrap_of_the_majority_is_verls():
         np.random.seed(42)
         chosen = np.random.choice(8, size=(1000, 4), replace=True)
         assert float(np.mean([majority([row[i] for i in d], [value[i] for i in d]) for d in chosen])) == result
+
+
+def test_without_k_it_is_the_mean_of_the_samples():
+    np.testing.assert_array_equal(per_prompt([[1, 0, 0, 0], [1, 1, 1, 1]]), [0.25, 1])
