@@ -115,6 +115,10 @@ def test_settings_that_come_with_a_model_do_not_hold(home, engine, tmp_path):
     assert drawn(other, requests(), sampling) == drawn(engine, requests(), sampling)
 
 
+def test_token_0_may_end_an_answer(home, tmp_path):
+    assert saved(home, tmp_path, eos_token_id=0).ends == [0]
+
+
 def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
     engine = saved(home, tmp_path, eos_token_id=[toy.END, toy.ANSWER])
     answers = drawn(engine, requests(60), Sampling(max_tokens=6)).values()

@@ -108,6 +108,14 @@ def test_a_log_of_a_run_that_broke_is_a_problem(here, cli, name):
     assert wording in " ".join(cli.out("doctor", name, code=1).split())
 
 
+def test_a_run_that_was_stopped_is_a_problem(here, cli):
+    write("metrics.jsonl", "")
+    info = {"label": "a", "seed": 0, "finished": False, "learning_rate": None}
+    write("run.json", {**info, "stopped": "step 2: weights are not finite"})
+    out = " ".join(cli.out("doctor", "metrics.jsonl", code=1).split())
+    assert "the run was stopped: step 2: weights are not finite" in out
+
+
 @pytest.mark.parametrize(
     ("argument", "wanted"),
     [("", "torch"), ("train.py", "each answer is used once"), ("log.jsonl", "% of tokens"),
