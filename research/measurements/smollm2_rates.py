@@ -1,12 +1,13 @@
 """What does a rule forgive in a language model? SmolLM2-135M at one learning rate for all rules.
 
-    python -m research.measurements.smollm2_rates [--minutes 60] [--seeds 10]
+    python -m research.measurements.smollm2_rates [--minutes 60] [--seeds 10] [--part 1/2]
 
 It learns `bandpo train`'s own task, of 704,880 questions: 12 rounds of 64 answers, 4 epochs over each. Seeds 0 and 1
 choose no clip's learning rate, by pass@1. Then every rule is trained at twice and at four times that rate, and at it,
 on seeds from 100 on, all rules of a seed in turn. A run is a row of smollm2_rates.csv, and is not trained again. The
 row has exact pass@k of 16 answers to each of 400 held-out questions, and `counts`, the right ones of each in base 32.
-The end of the output compares the rules on the same seeds. One core needs a quarter of an hour for a run.
+The end of the output compares the rules on the same seeds. One core needs a quarter of an hour for a run; with
+`--part 1/2` and `--part 2/2` two processes share the runs.
 """
 
 from __future__ import annotations
@@ -95,15 +96,15 @@ def best_rate() -> float | None:
     return max(by_rate, key=lambda rate: sum(by_rate[rate]))  # type: ignore[arg-type]
 
 
-def todo(seeds: int) -> list[Run]:
-    """Return the runs that have no row, the next first."""
+def todo(seeds: int, part: int = 0, parts: int = 1) -> list[Run]:
+    """Return the runs of a part that have no row, the next first."""
     rate = best_rate()
     if rate is None:
         runs = [("no clip", rate, seed) for seed in CHOOSE for rate in RATES]
     else:
         claimed = [(rule, k * rate, seed) for seed in _judging(seeds) for k in FACTORS[:-1] for rule in RULES]
         runs = [*claimed, *((rule, FACTORS[-1] * rate, seed) for seed in _judging(seeds) for rule in RULES)]
-    return [run for run in runs if run not in values("pass1")]
+    return [run for run in runs[part::parts] if run not in values("pass1")]
 
 
 def _judging(seeds: int) -> range:
@@ -131,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many")
     parser.add_argument("--seeds", type=int, default=10, help="that judge")
+    parser.add_argument("--part", default="1/1", help="of the runs, for several processes")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe: try one run, keep no row"
     )
@@ -138,7 +140,8 @@ def main() -> None:
     torch.set_num_threads(1)
     end = time.monotonic() + 60 * args.minutes
     changed = {name: json.loads(value) for name, _, value in (text.partition("=") for text in args.set)}
-    while time.monotonic() < end and (runs := todo(args.seeds)):
+    part, parts = map(int, args.part.split("/"))
+    while time.monotonic() < end and (runs := todo(args.seeds, part - 1, parts)):
         row = train(*runs[0], changed)
         print(", ".join(f"{name} {row[name]}" for name in [*row][:7]), flush=True)
         if changed:
