@@ -7,7 +7,7 @@ import recipe
 
 from research.csv_rows import write_rows
 from research.measurements import smollm2_rates
-from research.measurements.smollm2_rates import RATES, RULES, pass_at, todo
+from research.measurements.smollm2_rates import ORDER, RATES, RULES, pass_at, todo
 
 COLUMNS = """rule learning_rate seed pass1 pass4 pass16 entropy reward clipped_above clipped_below highest_log_ratio
     reward_course entropy_course clipped_course counts seconds hardware torch commit"""
@@ -36,16 +36,22 @@ def test_no_clip_chooses_the_rate_and_then_seeds_are_judged_in_turn(add, capsys)
     for seed, best in ((0, 1.25e-6), (1, 2.5e-6)):
         for rate in RATES:
             add("no clip", rate, seed, {1.25e-6: 0.6, best: 0.7}.get(rate, 0.1))
-    judged = [(rule, factor * 1.25e-6, 100 + seed) for seed in (0, 1) for factor in (2, 4) for rule in RULES]
-    assert todo(2) == [*judged, *((rule, 1.25e-6, 100 + seed) for seed in (0, 1) for rule in RULES)]
+    rate = 1.25e-6
+    claimed = [(rule, k * rate, 100 + i) for k in (4, 2) for i in (0, 1) for rule in ORDER[0][1]]
+    others = [("Clip-Higher", k * rate, 100 + i) for k in (4, 2) for i in (0, 1)]
+    assert todo(2) == [*claimed, *others, *((rule, rate, 100 + i) for i in (0, 1) for rule in RULES)]
+    shared = todo(2, 0, 2), todo(2, 1, 2)
+    assert sorted(shared[0] + shared[1]) == sorted(todo(2))
+    assert len(shared[0]) == len(shared[1])
     for seed, gap in ((100, 0.1), (101, 0.3)):
-        for rule in RULES:
-            add(rule, 2.5e-6, seed, 0.5 + gap * (rule == "Band-KL 0.05"))
-    assert todo(2)[0] == ("no clip", 5e-6, 100)
+        for rule in ORDER[0][1]:
+            add(rule, 4 * rate, seed, 0.5 + gap * (rule == "Band-KL 0.05"))
+    assert todo(2)[0] == ("no clip", 2 * rate, 100)
+    assert todo(2, 0, 2) == shared[0][3:]  # its runs stay its own
     smollm2_rates.report(2)
-    first, *_ = capsys.readouterr().out.splitlines()  # t of one degree of freedom, 12.706, times .1
-    assert first.startswith("2 x 1.25e-06, 2 seeds, pass1 minus that of no clip: ")
-    assert first.endswith("Band-KL 0.05 +0.200 ± 1.271")
+    told = capsys.readouterr().out  # t of one degree of freedom, 12.706, times .1
+    assert "4 x 1.25e-06, 2 seeds, pass1: Band-KL 0.05 minus no clip +0.200 ± 1.271\n" in told
+    assert "Clip-Higher" not in told
 
 
 def test_a_run_is_a_row(tmp_path, monkeypatch):
