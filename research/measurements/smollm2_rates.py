@@ -19,6 +19,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def train(rule: str, rate: float, seed: int, changed: dict[str, Any]) -> dict[st
     """Train one run in a folder that is deleted, and return its row."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
-            "trust_region": RULES[rule], "seed": seed, "rounds": ROUNDS, "output": folder + "/run", "save_every": 0,
+            "seed": seed, "rounds": ROUNDS, "output": folder + "/run", "save_every": 0,
             "trainer.learning_rate": rate, "trainer.num_iterations": EPOCHS, "trainer.per_device_train_batch_size": 16,
             "trainer.steps_per_generation": 4, "trainer.logging_steps": 4 * EPOCHS, "trainer.eval_strategy": "no",
             "trainer.eval_on_start": False, **changed,
@@ -63,7 +64,8 @@ def train(rule: str, rate: float, seed: int, changed: dict[str, Any]) -> dict[st
         rows = list(map(json.loads, Path(config.output, "metrics.jsonl").read_text().splitlines()))
         rows = [row for row in rows if "reward" in row]
         device = "cpu" if config.trainer["use_cpu"] else "cuda"
-        counts = [round(SAMPLES * share) for share in right(Path(config.output) / "model", config, device)]
+        scored = config.model_copy(update={"reward": "last-number"})  # whatever it was trained by
+        counts = [round(SAMPLES * share) for share in right(Path(config.output) / "model", scored, device)]
         mean = {name: statistics.fmean(row[f"cut/{name}_fraction"] for row in rows) for name in ("high", "low")}
         return {
             "rule": rule, "learning_rate": rate, "seed": seed,
@@ -84,9 +86,9 @@ def pass_at(k: int, counts: list[int]) -> float:
     return 1 - statistics.fmean(none)
 
 
-def values(outcome: str) -> dict[Run, float]:
+def values(outcome: str, csv: Path | None = None) -> dict[Run, float]:
     """Return an outcome of every run that has its row."""
-    rows = read_rows(CSV, missing_ok=True)
+    rows = read_rows(csv or CSV, missing_ok=True)
     return {(row["rule"], float(row["learning_rate"]), int(row["seed"])): float(row[outcome]) for row in rows}
 
 
@@ -109,31 +111,49 @@ def todo(seeds: int, part: int = 0, parts: int = 1) -> list[Run]:
     return [run for run in runs[part::parts] if run not in values("pass1")]
 
 
+def settings(rule: str) -> dict[str, Any]:
+    """Return what differs from the recipe by rule."""
+    return {"trust_region": RULES[rule]}
+
+
 def _judging(seeds: int) -> range:
     return range(JUDGE, JUDGE + seeds)
 
 
 def report(seeds: int) -> None:
-    """Print every rule's difference from the first two, with the 95 % interval of Student's t over pairs of seeds."""
+    """Print every rule's difference from the first two."""
     rate = best_rate()
     if rate in (RATES[0], RATES[-1]):
         print(f"no clip's best learning rate, {rate:g}, is at the end of {RATES}: it may be beyond")
     for factor in (4, 2, 1) if rate else ():
         for outcome, base in itertools.product(("pass1", "pass16", "entropy"), ("no clip", "GRPO 0.2/0.2")):
-            runs = values(outcome)
-            for rule in RULES:
-                both = [[runs.get((name, factor * rate, seed)) for name in (rule, base)] for seed in _judging(seeds)]
-                pairs = np.array([pair for pair in both if None not in pair], float)
-                if rule != base and len(pairs) > 1:
-                    gap, half, _ = difference(*pairs.T)
-                    told = f"{rule} minus {base} {gap:+.3f} ± {half:.3f}"
-                    print(f"{factor} x {rate:g}, {len(pairs)} seeds, {outcome}: {told}")
+            compare(values(outcome), [*RULES], base, factor * rate, _judging(seeds), outcome)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def compare(
+    runs: dict[Run, float], rules: list[str], base: str, rate: float, seeds: Iterable[int], outcome: str
+) -> None:
+    """Print rules' differences from `base` on the seeds of both, with the 95 % interval of Student's t over pairs."""
+    for rule in rules:
+        both = [[runs.get((name, rate, seed)) for name in (rule, base)] for seed in seeds]
+        pairs = np.array([pair for pair in both if None not in pair], float)
+        if rule != base and len(pairs) > 1:
+            gap, half, _ = difference(*pairs.T)
+            print(f"{rate:g}, {len(pairs)} seeds, {outcome}: {rule} minus {base} {gap:+.3f} ± {half:.3f}")
+
+
+def main(
+    description: str | None,
+    csv: Path,
+    seeds: int,
+    todo: Callable[[int, int, int], list[Run]],
+    report: Callable[[int], None],
+    settings: Callable[[str], dict[str, Any]],
+) -> None:
+    """Train the runs that are to do, and report. `settings` are a rule's, in place of the recipe's."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many")
-    parser.add_argument("--seeds", type=int, default=10, help="that judge")
+    parser.add_argument("--seeds", type=int, default=seeds, help="that judge")
     parser.add_argument("--part", default="1/1", help="of the runs, for several processes")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe: try one run, keep no row"
@@ -144,13 +164,13 @@ def main() -> None:
     changed = {name: json.loads(value) for name, _, value in (text.partition("=") for text in args.set)}
     part, parts = map(int, args.part.split("/"))
     while time.monotonic() < end and (runs := todo(args.seeds, part - 1, parts)):
-        row = train(*runs[0], changed)
+        row = train(*runs[0], settings(runs[0][0]) | changed)
         print(", ".join(f"{name} {row[name]}" for name in [*row][:7]), flush=True)
         if changed:
             return  # a trial, which is no row
-        write_rows(CSV, [row], add=True)
+        write_rows(csv, [row], add=True)
     report(args.seeds)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, CSV, 10, todo, report, settings)

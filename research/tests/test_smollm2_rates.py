@@ -1,12 +1,13 @@
 """research/measurements/smollm2_rates.py: its runs, their order and what they give."""
 
 import itertools
+import random
 
 import pytest
 import recipe
 
 from research.csv_rows import write_rows
-from research.measurements import smollm2_rates
+from research.measurements import smollm2_random, smollm2_rates
 from research.measurements.smollm2_rates import ORDER, RATES, RULES, pass_at, todo
 
 COLUMNS = """rule learning_rate seed pass1 pass4 pass16 entropy reward clipped_above clipped_below highest_log_ratio
@@ -50,11 +51,12 @@ def test_no_clip_chooses_the_rate_and_then_seeds_are_judged_in_turn(add, capsys)
     assert todo(2, 0, 2) == shared[0][3:]  # its runs stay its own
     smollm2_rates.report(2)
     told = capsys.readouterr().out  # t of one degree of freedom, 12.706, times .1
-    assert "4 x 1.25e-06, 2 seeds, pass1: Band-KL 0.05 minus no clip +0.200 ± 1.271\n" in told
+    assert "5e-06, 2 seeds, pass1: Band-KL 0.05 minus no clip +0.200 ± 1.271\n" in told
     assert "Clip-Higher" not in told
 
 
-def test_a_run_is_a_row(tmp_path, monkeypatch):
+@pytest.mark.parametrize("experiment", [smollm2_rates, smollm2_random])
+def test_a_run_is_a_row(tmp_path, monkeypatch, experiment):
     recipe.make(tmp_path)
     monkeypatch.setattr(smollm2_rates, "ROUNDS", 2)
     changed = {
@@ -63,7 +65,28 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
         "data.eval_size": 3,
         "trainer.max_completion_length": 3,
     }
-    row = smollm2_rates.train("GRPO 0.2/0.2", 1e-3, 0, changed)
+    rule = "lower side alone" if experiment is smollm2_random else "GRPO 0.2/0.2"
+    row = smollm2_rates.train(rule, 1e-3, 0, experiment.settings(rule) | changed)
     assert [*row] == COLUMNS.split()
     assert len(row["counts"]) == 3
     assert all(len(row[f"{name}_course"].split()) == 2 for name in ("reward", "entropy", "clipped"))
+    learns = [float(reward) for reward in row["reward_course"].split()]
+    if experiment is smollm2_random:  # a coin, where no answer of such a model is right
+        assert all(0.3 < reward < 0.7 for reward in learns)
+        assert (float(row["pass1"]), row["clipped_above"]) == (0, "0.000000")
+        rewards = [smollm2_random.coin([0] * 99) for _ in range(2) if random.seed(3) is None]
+        assert rewards[0] == rewards[1]
+    else:
+        assert learns == [0, 0]
+
+
+def test_random_rewards_take_the_rate_of_the_search(add, monkeypatch, tmp_path):
+    monkeypatch.setattr(smollm2_random, "CSV", tmp_path / "random.csv")
+    with pytest.raises(SystemExit, match=r"smollm2_rates\.csv"):
+        smollm2_random.todo(2)
+    for seed in (0, 1):
+        for rate in RATES:
+            add("no clip", rate, seed, {2.5e-6: 0.7}.get(rate, 0.1))
+    runs = smollm2_random.todo(2)
+    assert runs[:3] == [(rule, 2.5e-6, 100) for rule in ("no clip", "upper side alone", "lower side alone")]
+    assert [run[0] for run in runs[6:]] == 2 * ["GRPO 0.2/0.2", "Band-KL 0.05"]
