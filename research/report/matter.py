@@ -130,7 +130,7 @@ def save(path: Path, all_points: Sequence[Point]) -> None:
 def draw(figure: Figure, all_points: Sequence[Point]) -> None:
     """Draw what rules moved in pass@1 and in coverage, by the percentage of tokens that they clipped."""
     panels = figure.subplots(1, 2, sharex=True)
-    titles = {"pass1": "pass@1, minus no clip's", "coverage": "coverage, minus no clip's"}
+    titles = {"pass1": "pass@1, minus the baseline's", "coverage": "coverage, minus the baseline's"}
     for ax, (column, title) in zip(panels, titles.items(), strict=True):
         ax.axhline(0, color=_FAINT, lw=0.8)
         ax.set(xscale="log", xlim=(0.001, 100), xlabel="tokens that a rule clips, percent", title=title)
@@ -205,8 +205,8 @@ def forgiven() -> str:
             cells = [_signed(by_rule[rule], "final") for rule in FORGIVING]
             lines.append([name, f"{float(by_rule['no clip']['final']):.2f}", *cells])
     worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
-    lines.append(["at the best learning rate, the lowest", "", *(_signed(row, "final") for row in worst)])
-    return _table(["4 times the best learning rate, 8 epochs: minus no clip", "no clip's score", *FORGIVING], lines)
+    lines.append(["lowest of all settings at the baseline's best learning rate", "", *(_signed(row, "final") for row in worst)])
+    return _table(["8 epochs, 4 times the best learning rate", "baseline's score", *FORGIVING], lines)
 
 
 def _of_final(row: Mapping[str, str]) -> float:
@@ -224,7 +224,7 @@ def sides() -> str:
         cells = [_signed(own[rule], name) for name in ("final", "harder", "entropy")]
         cells += [_signed(chance[rule], name) if rule in chance else "" for name in ("harder", "entropy")]
         lines.append([rule, *cells])
-    head = ["minus no clip", "pass@1", "coverage", "entropy", "random rewards: coverage", "entropy"]
+    head = ["minus the baseline", "pass@1", "coverage", "entropy", "random rewards: coverage", "entropy"]
     return _table(head, lines)
 
 

@@ -58,7 +58,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     doctor_text = (root / "src" / "bandpo" / "clipping.py").read_text()
     assert f"half the best one cost {half}." in doctor_text
     assert f"half the best learning rate cost {half} (small world)" in (root / "README.md").read_text()
-    assert f"at half of its best learning rate a rule scored {half} lower" in (root / "docs" / "choose.md").read_text()
+    assert f"at half the best learning rate scored {half} lower" in (root / "docs" / "choose.md").read_text()
     assert twice == "0.060"
     rows = judged()
     more = {place for place, _ in rows if place[0] in ("reuse more", "reuse eight") and place[2] == "none"}
