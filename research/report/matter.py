@@ -205,7 +205,13 @@ def forgiven() -> str:
             cells = [_signed(by_rule[rule], "final") for rule in FORGIVING]
             lines.append([name, f"{float(by_rule['no clip']['final']):.2f}", *cells])
     worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
-    lines.append(["lowest of all settings at the baseline's best learning rate", "", *(_signed(row, "final") for row in worst)])
+    lines.append(
+        [
+            "for comparison, at the best learning rate: lowest of all settings",
+            "",
+            *(_signed(row, "final") for row in worst),
+        ]
+    )
     return _table(["8 epochs, 4 times the best learning rate", "baseline's score", *FORGIVING], lines)
 
 
@@ -222,7 +228,7 @@ def sides() -> str:
     lines = []
     for rule in SIDES:
         cells = [_signed(own[rule], name) for name in ("final", "harder", "entropy")]
-        cells += [_signed(chance[rule], name) if rule in chance else "" for name in ("harder", "entropy")]
+        cells += [_signed(chance[rule], name) if rule in chance else "not run" for name in ("harder", "entropy")]
         lines.append([rule, *cells])
     head = ["minus the baseline", "pass@1", "coverage", "entropy", "random rewards: coverage", "entropy"]
     return _table(head, lines)

@@ -99,7 +99,7 @@ def test_half_the_best_learning_rate_costs_more_than_any_rule():
     costs = {row["learning_rate"]: -float(row["difference"]) for row in rows.read_rows(LEARNING_RATE)}
     furthest = max(abs(rows.Pair(one, base).difference.value) for one in once if (base := rows.baseline_of(one)))
     assert costs["0.0314"] > furthest
-    assert "Half the best learning rate cost more than any rule." in PAGE
+    assert "Training at half the best learning rate lowered the score more than any rule did." in PAGE
 
 
 def test_weight_and_bonus_keep_a_rare_way_alive_without_a_clip_and_under_three_rules():
