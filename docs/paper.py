@@ -829,11 +829,10 @@ Defaults here are the paper's text.
 | dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
 | length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
 | clip fraction, tail | no formula | whatever the sign of A, p ≤ 0.2 | the scripts'; `cut/*` goes by the sign |
-| DCPO's numbers | | 0.16 and 0.2 | the same; DCPO's own repository runs 0.2 and 0.28 |
 | scorer | not named | `math_dapo`, string equality | the same in recipes/paper, elsewhere `math`, by value |
-| "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |
+| "pass@32" | named so | verl's best@32 | [pass@k, and best@32 by that name](../../docs/evaluate.md#what-is-measured) |
 
-Empty: not seen there. Data: [what differs](data.md#what-differs-from-the-public-scripts).
+Data: [what differs](data.md#what-differs-from-the-public-scripts).
 """
 
 

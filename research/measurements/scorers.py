@@ -138,7 +138,7 @@ Of {cases} short answers ([rows](../measurements/scorers.csv)) so many are not j
     python -m research.measurements.reading sets --write
     python -m research.measurements.scorers --tricky --write
     python -m research.measurements.rewards --write    # also --hostile 100000, --million 1000000
-    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
+    python -m research.measurements.constants --count 100000    # answers right for two questions
     python -m research.measurements.scorers --write    # in an environment with TRL, and in one with verl
     python -m research.measurements.scorers --page
 """

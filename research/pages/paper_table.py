@@ -341,23 +341,6 @@ CLAIMS = (
         HOLDS,
     ),
     Claim(
-        "3B ... outperforms ... by approximately 10% in mean@32 and 5% in pass@32",
-        lambda: (
-            f"mean +{relative('3B', BAND, 'Band 0.03', 'mean'):.1f}% and +{relative('3B', BAND, 'Band 0.10', 'mean'):.1f}%; "
-            f"pass +{relative('3B', BAND, 'Band 0.03', 'best'):.1f}% and "
-            f"+{relative('3B', BAND, 'Band 0.10', 'best'):.1f}%."
-        ),
-        PARTLY,
-    ),
-    Claim(
-        "7B ... fluctuations ... confined to a narrow margin of 2-3%",
-        lambda: (
-            f"mean: {relative('7B', BAND, 'Band 0.03', 'mean'):.1f}%; pass: "
-            f"{relative('7B', 'Band 0.03', 'Band 0.10', 'best'):.1f}% from highest to lowest, and the highest is not 0.05."
-        ),
-        PARTLY,
-    ),
-    Claim(
         "All experiments are repeated three times",
         lambda: "no spread is reported, and the cells are of single evaluations.",
         OPEN,
