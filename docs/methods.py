@@ -116,10 +116,9 @@ A name of [the index](../../docs/methods.md) stands for a rule and an average. T
 | --- | --- | --- |
 """
 READ = """
-Read were the papers of M2PO, BAPO and A-GRAE; the code of A-GRAE, STARE, WAPO, verl (Clip-Cov, KL-Cov, DRO, TRM),
-TRL (OPSM) and AReaL (M2PO); SkyRL's page on REPO-R; of FADE, ADAPO, stochastic rescue and TROLL a digest; of
-W-REINFORCE the abstract and the code. M2PO's limit is over all tokens in AReaL, and over those that PPO would clip in
-a digest of the paper.
+Read were the papers of M2PO, BAPO and A-GRAE; the code of A-GRAE, STARE, WAPO, W-REINFORCE, verl, TRL (OPSM) and
+AReaL (M2PO); SkyRL's page on REPO-R; of the others a digest. M2PO's limit is over all tokens in AReaL, and over those
+that PPO would clip in a digest.
 """
 
 

@@ -656,7 +656,7 @@ Some rules had other names: Relaxed Band is TRGPPO of 2019, and kl-UCB's and Wil
 HEAD = r"""
 # The paper's statements: proofs and counterexamples
 
-What stands behind the verdicts of [the index](../../docs/paper.md). The library computes the numbers (`python docs/paper.py`).
+Behind the verdicts of [the index](../../docs/paper.md). `python docs/paper.py` computes the numbers.
 """
 
 SECTIONS = {
@@ -684,8 +684,8 @@ compact, so an optimum exists, and rescaling its others keeps $r$. If $g(p,r)=\d
 convex $f$ constant ratios. For $r=1/p$ nothing is left to distribute. $\square$
 """,
     "One variable": r"""
-**As stated** there are exactly two roots for any valid $\delta>0$, and which are valid is not said: where a bound is saturated there is no
-root on that side. For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1. Nor does a strictly convex $f$ have
+**As stated** there are exactly two roots for any valid $\delta>0$. Where a bound is saturated there is no root on that side.
+For Pearson at $\delta=0.05$ and $p=0.04$, $g\le g(p,0)=p/(1-p)=0.042$ below 1. Nor does a strictly convex $f$ have
 $f''>0$: $(u-1)^4$ has $f''(1)=0$. Nothing is singular at $r=1$.
 
 **Holds.** *On $[0,1/p]$ $g$ is convex, 0 at $r=1$, strictly decreasing before and strictly increasing after, where it is finite. So the
@@ -695,7 +695,7 @@ simplex limit 0 or $1/p$.*
 *Proof.* $c$ is affine in $r$, so $g$ is convex, and $g\ge0=g(p,1)$. If $g(p,r)=0$ for an $r\ne1$, then $f$ vanishes between $r$ and $c$, an
 interval around 1: excluded. By "Rescaling" the ratios in the ball are those with $g\le\delta$. $\square$
 
-No derivative is needed, so this is `lem:gf_monotone_intervals` for TV as well.
+This is `lem:gf_monotone_intervals`, for TV as well.
 """,
     "Saturation": r"""
 `prop:saturation` leaves open when a bound is saturated. Let $S(p)=g(p,0)=pf(0)+(1-p)f(1/(1-p))$.
@@ -712,8 +712,6 @@ So for any fixed $\delta$ all tokens with $p\ge1-p_0$ may reach 1, unless $f(0)=
 $\delta=0.05$, with the $q$ of "Limits":
 
 [[ends]]
-
-The $p_0$ of $f$ is the $q$ of its dual $f^\ast(u)=uf(1/u)$, as $S(p)=f(0)p+f^\ast(1-p)$. TV, Hellinger and Jensen-Shannon are their own.
 """,
     "Limits": r"""
 `prop:limits` holds, but not by its proof. That needs $pf(0)\to0$, and $f(0)=\infty$ for KL; and its $f(\overline r)\approx\delta/p$ is wrong
@@ -732,10 +730,8 @@ around 1), hence strictly increasing: for small $p$, $x/p$ is in the band if $\v
 the token with all others, $p\overline r(p)+(1-p)\underline r(1-p)=1$, so $\underline r\to1-q$ for $p\to1$. $\square$
 
 - The bottleneck is *removed* iff $C<\infty$: only then does the allowed rise $\Delta p$ stay away from 0 for rare tokens. Pearson allows
-  $\sqrt{\delta p(1-p)}$, reverse KL about $\delta/\log(1/p)$, the root of $q\log\frac qp+(1-q)\log(1-q)=\delta$, and the power divergence
-  of order $l>0$ about $(\delta l(l+1))^{1/(l+1)}p^{l/(l+1)}$.
-- The caption of Figure 2 has the lower bounds rise to 1. Pearson's does; KL's ends at $e^{-\delta}$ and TV's at $1-\delta$, as the
-  paper's own appendix derives.
+  $\sqrt{\delta p(1-p)}$, reverse KL about $\delta/\log(1/p)$, the root of $q\log\frac qp+(1-q)\log(1-q)=\delta$.
+- Pearson's lower bound rises to 1, KL's to $e^{-\delta}$, TV's to $1-\delta$.
 """,
     "Monotonicity": r"""
 **False as stated** for the lower bound, which is 0 for all $p\le p_0$. The proof needs derivatives that TV does not have.
@@ -754,8 +750,7 @@ $g(p_1,\rho)<\delta$ and $\rho<1/p_1$, so a little more than $\rho$ is allowed a
     "Closed forms": r"""
 **False as stated** beyond saturation: for $\delta=0.1$ and $p=0.95$, $1+\delta/p=1.105$, but $1/p=1.053$; at $p=0.05$ both lower bounds
 are negative. `eq:clamp_final_bounds`, which only the appendix has, is right: $g$ is $p\lvert r-1\rvert$ for TV and $\frac p{1-p}(r-1)^2$
-for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ there is less than $\delta$. Figures 1b and 2 draw TV without
-the clamp and say that it "strictly adheres to physical simplex constraints".
+for Pearson on all of $[0,1/p]$, so the root is beyond a limit iff $g$ there is less than $\delta$.
 """,
     "Radii": r"""
 **False as stated** at $\delta=0.1$: at $p=0.001$ the upper bound of KL is [[kl wide]], that of TV [[tv wide]]; at $p=0.999$ the lower
@@ -779,9 +774,9 @@ below the band and for $A<0$ above it, as in PPO.
 tokens it is the ball.* This is "One variable".
 """,
     "The tail token and the cap": r"""
-A rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL, and the radii of the paper (0.03, 0.05, 0.1) allow
-[[rises]]. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$ allows $\Delta p\le(M-1)p$ for every $f$: the
-bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$, which for KL is [[caps]].
+A rise of about 0.4 at $p=0.08$ costs [[cost of 0.4]] in KL. The authors' scripts, not the paper, also cap $\overline r$ at 10. A cap $M$
+allows $\Delta p\le(M-1)p$ for every $f$: the bottleneck itself, for all $p$ below the root of $g(p,M)=\delta$. For KL at the paper's radii
+(0.03, 0.05, 0.1) it is [[caps]].
 """,
     "The tolerance of the bisection": r"""
 A tolerance of $10^{-6}$ on $r$ says nothing of a small $\underline r$: at $p=0.001$ and $\delta=0.05$ KL has
@@ -789,7 +784,7 @@ $\log\underline r=[[log low]]$, and the bisection returns about $10^{-6}$, which
 are further apart than $10^{-6}$ it never stops: in float64 at $p=10^{-12}$, in float32 at $p=0.001$ already.
 
 The library solves in logarithms, in a fixed number of steps, within 3e-7 of 60-digit arithmetic in float32 and 1e-13 in float64,
-relative, of $\log r$. So `sec:discussion`'s look-up table is not needed.
+relative, of $\log r$ ([numerics](numerics.md)).
 """,
     "The KL penalty": r"""
 `eq:token_objective` writes $\mathrm{KL}(\pi\Vert\pi_\mathrm{ref})$, `eq:bandpo_token_loss` the other direction. The estimator in use, k3
@@ -800,8 +795,8 @@ $\mathrm{KL}(\pi_\mathrm{ref}\Vert\pi)$.
 tokens is $\mathrm E_\pi[(1-e^d)\nabla\log\pi]=-\sum\pi_\mathrm{ref}\nabla\log\pi$, as $\sum\pi\nabla\log\pi=0$. $\square$
 """,
     "Entropy under random rewards": r"""
-The introduction says that with symmetric bounds the upper one dominates, "even when the algorithm is fed purely random rewards". Entropy
-at the end minus no clip's, in nats, in our world [`ways`](worlds.md) with half of all rewards inverted, one learning rate, 192 paired seeds:
+Entropy at the end minus no clip's, in nats, in our world [`ways`](worlds.md) with half of all rewards inverted, one learning rate,
+192 paired seeds:
 
 | sides, 0.2 each | 4 epochs, 4 steps each | 8 epochs, 2 steps each |
 |---|---|---|
@@ -810,23 +805,23 @@ at the end minus no clip's, in nats, in our world [`ways`](worlds.md) with half 
 | both, GRPO's clip | [[grpo 4 ±]] | [[grpo 8 ±]] |
 | Band-KL, 0.05 | [[band 4 ±]] | [[band 8 ±]] |
 
-In the world `calibrated` GRPO's clip is [[calibrated ±]] at 4 epochs: there the statement holds.
+In the world `calibrated` GRPO's clip is [[calibrated ±]] at 4 epochs: there symmetric clipping lowers entropy.
 At one epoch the sides do not differ ([[sides 1 ±]]), and GRPO's clip is [[grpo 1 ±]]
 ([claims](../grids/random_rewards_claims.csv), written before [the rows](../grids/random_rewards.csv)).
 """,
     "One radius for all": r"""
 *Tuning.* Tuned in each world, Band-KL's best radius goes from [[least radius]], with reward [[least row]], to [[largest radius]], with
-[[largest row]]. That one number is easier to tune than two was not measured.
+[[largest row]].
 
-*Size.* The paper compares three radii on two models, one run each. The worst costs 1.67 points of mean@32 on 3B (7.6 %) and 1.39 on 7B
-(2.7 %); on 3B sampling alone may move such a difference by 1.6.
+*Size.* The worst of three radii costs 1.67 points of mean@32 on 3B (7.6 %) and 1.39 on 7B (2.7 %), in single runs. On 3B sampling alone
+may move such a difference by 1.6.
 """,
 }
 
 SCRIPTS = """
 ## The paper, the public scripts, and this library
 
-Defaults here are the paper's text. None of the authors' runs was repeated.
+Defaults here are the paper's text.
 
 | | paper's text | public scripts | here |
 |---|---|---|---|
@@ -834,11 +829,10 @@ Defaults here are the paper's text. None of the authors' runs was repeated.
 | dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
 | length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
 | clip fraction, tail | no formula | whatever the sign of A, p ≤ 0.2 | the scripts'; `cut/*` goes by the sign |
-| DCPO's numbers | | 0.16 and 0.2 | the same; DCPO's own repository runs 0.2 and 0.28 |
 | scorer | not named | `math_dapo`, string equality | the same in recipes/paper, elsewhere `math`, by value |
-| "pass@32" | named so | verl's best@32, a bootstrap | [unbiased pass@k](../../docs/evaluate.md#what-is-measured), and verl's number under verl's name |
+| "pass@32" | named so | verl's best@32 | [pass@k, and best@32 by that name](../../docs/evaluate.md#what-is-measured) |
 
-Empty: not seen in that source. Data: [what differs](data.md#what-differs-from-the-public-scripts).
+Data: [what differs](data.md#what-differs-from-the-public-scripts).
 """
 
 

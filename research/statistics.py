@@ -1,8 +1,7 @@
 """What a contest of methods says, each with many training runs: estimators, intervals and tests.
 
-Aggregates over tasks and runs are those of rliable (arXiv 2108.13264): interquartile mean, probability of improvement,
-performance profile, and the percentile bootstrap stratified by task. What it has not: the share of runs that are lost,
-a paired permutation test, and Holm's correction.
+Two are of rliable (arXiv 2108.13264): the probability of improvement, and the percentile bootstrap stratified by task.
+The others are the share of runs that are lost, a paired permutation test, and Holm's correction.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ __all__ = [
     "bootstrap",
     "extinction_rate",
     "holm",
-    "interquartile_mean",
-    "performance_profile",
     "probability_of_improvement",
     "swap_test",
 ]
@@ -41,75 +38,30 @@ class Estimate(NamedTuple):
     high: float
 
 
-def interquartile_mean(values: ArrayLike, axis: int | tuple[int, ...] | None = None) -> Any:
-    """The mean of the middle half: the n // 4 lowest and the n // 4 highest of n values do not count.
-
-    Over tasks and runs together it is rliable's IQM (arXiv 2108.13264, section 4.3), which few outliers do not move; so
-    it also hides runs that are lost, if they are less than a quarter: see `extinction_rate`.
-
-    Args:
-        values: of any shape.
-        axis: which axes are averaged over, as numpy's; None: all.
-
-    Raises:
-        ValueError: no values, or no such axis.
-    """
-    numbers = np.asarray(values, np.float64)
-    axes = sorted(np.lib.array_utils.normalize_axis_tuple(range(numbers.ndim) if axis is None else axis, numbers.ndim))
-    rest = [each for each in range(numbers.ndim) if each not in axes]
-    flat = numbers.transpose(*rest, *axes).reshape(*(numbers.shape[each] for each in rest), -1)
-    if not flat.shape[-1]:
-        raise ValueError(f"values must hold at least one number along axis {axis}, got shape {numbers.shape}")
-    cut = flat.shape[-1] // 4
-    ends = [cut, flat.shape[-1] - cut - 1]  # a partition takes a third of the time of sorting
-    return np.partition(flat, ends, -1)[..., cut : flat.shape[-1] - cut].mean(-1)
-
-
-def probability_of_improvement(x: ArrayLike, y: ArrayLike, *, paired: bool = False) -> Any:
+def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> Any:
     """P(X > Y) + P(X = Y) / 2: how likely a run of X beats one of Y (arXiv 2108.13264, section 4.3).
 
-    A run that ended in NaN is worse than any number.
+    Each run is compared with each: it is the Mann-Whitney statistic divided by the number of pairs. A run that ended in
+    NaN is worse than any number.
 
     Args:
         x: values of runs, [..., runs].
         y: of the other method, [..., runs]; leading axes as those of `x`.
-        paired: compare run i with run i, which had the same seed, rather than each with each: then both need as many.
-            Over all pairs it is the Mann-Whitney statistic divided by the number of pairs.
 
     Returns:
         The probability, [...]; for several tasks rliable takes the mean over them.
 
     Raises:
-        ValueError: no runs, or paired ones that are not equally many.
+        ValueError: no runs.
     """
     a, b = (np.where(np.isnan(each), -np.inf, each) for each in (np.asarray(x, np.float64), np.asarray(y, np.float64)))
     if not a.shape[-1:] > (0,) or not b.shape[-1:] > (0,):
         raise ValueError(f"x and y must hold at least one run each, got shapes {a.shape} and {b.shape}")
-    if not paired:
-        a, b = a[..., :, None], b[..., None, :]
-    elif a.shape != b.shape:
-        raise ValueError(f"paired runs must be equally many, got shapes {a.shape} and {b.shape}")
-    wins = (a > b) + 0.5 * (a == b)
-    return wins.mean(-1) if paired else wins.mean((-2, -1))
+    a, b = a[..., :, None], b[..., None, :]
+    return ((a > b) + 0.5 * (a == b)).mean((-2, -1))
 
 
-def performance_profile(values: ArrayLike, thresholds: ArrayLike) -> Floats:
-    """The share of runs with a value above tau, for each tau: 1/N sum_n 1[x_n > tau] (arXiv 2108.13264, section 4.2).
-
-    Args:
-        values: [tasks, runs] or [runs]; every task has the same number of runs, and so the same weight.
-        thresholds: tau, [T].
-
-    Returns:
-        Shares, [T], which fall with tau.
-    """
-    numbers = np.asarray(values, np.float64).ravel()
-    if not len(numbers):
-        raise ValueError("values must hold at least one run, got none")
-    return (numbers > np.asarray(thresholds, np.float64)[:, None]).mean(-1)  # a run that ended in NaN is above nothing
-
-
-def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Estimate:
+def extinction_rate(values: ArrayLike, below: float) -> Estimate:
     """The share of runs that end below a value, with Wilson's interval.
 
     With k of n runs and the normal quantile z: (k + z^2/2 +- z sqrt(k (n - k) / n + z^2/4)) / (n + z^2), which leaves
@@ -120,7 +72,7 @@ def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Es
     if not n:
         raise ValueError("values must hold at least one run, got none")
     k = int((~(numbers >= below)).sum())  # a run that ended in NaN is lost too
-    z = NormalDist().inv_cdf(0.5 + _checked(level) / 2)
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     centre, half = k + z * z / 2, z * math.sqrt(k * (n - k) / n + z * z / 4)
     # At the ends the formula is 0 and 1 but for rounding.
     low = 0.0 if k == 0 else (centre - half) / (n + z * z)
@@ -131,9 +83,7 @@ def extinction_rate(values: ArrayLike, below: float, level: float = LEVEL) -> Es
 def bootstrap(
     statistic: Callable[..., Any],
     *samples: ArrayLike,
-    paired: bool = True,
     groups: Sequence[Hashable] | None = None,
-    level: float = LEVEL,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
@@ -143,12 +93,10 @@ def bootstrap(
 
     Args:
         statistic: takes as many arrays as there are samples, each with one more axis in front, and reduces all but
-            that: `lambda x, y: (x - y).mean(-1)`, or over tasks `lambda x: interquartile_mean(x, (-2, -1))`.
-        samples: of each method [runs], or [tasks, runs].
-        paired: run i of every sample had the same seed, and so the same runs are drawn for all samples.
+            that: `lambda x, y: (x - y).mean(-1)`, or over tasks `lambda x: x.mean((-2, -1))`.
+        samples: of each method [runs], or [tasks, runs]. Run i of each had the same seed: the same are drawn for all.
         groups: for each task a label; tasks with the same label share their random numbers run by run, so the same
             runs are drawn for them. None: every task has its own.
-        level: of the interval.
         resamples: draws.
         seed: of the draws.
 
@@ -156,36 +104,27 @@ def bootstrap(
         The statistic of the samples themselves, and the quantiles of its draws.
 
     Raises:
-        ValueError: samples of different shapes although they are paired, no runs, or a label missing.
+        ValueError: samples of different shapes, no runs, or a label missing.
     """
     arrays = [np.asarray(sample, np.float64) for sample in samples]
     shapes = [array.shape for array in arrays]
     if not arrays or any(array.ndim not in (1, 2) or not array.size for array in arrays):
         raise ValueError(f"samples must be arrays [runs] or [tasks, runs] with at least one run, got shapes {shapes}")
-    if paired and len(set(shapes)) > 1:
-        raise ValueError(f"paired samples must have the same shape, got {shapes}")
-    tasks = {len(array) if array.ndim == 2 else 1 for array in arrays}
-    if groups is not None and tasks != {len(groups)}:
-        raise ValueError(f"groups must have one label for each of {sorted(tasks)} tasks, got {len(groups)}")
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}")
-    low, high = (1 - _checked(level)) / 2, (1 + level) / 2
+    if len(set(shapes)) > 1:
+        raise ValueError(f"samples must have the same shape, got {shapes}")
+    if groups is not None and len(groups) != arrays[0][..., 0].size:
+        raise ValueError(f"groups must have one label for each of {arrays[0][..., 0].size} tasks, got {len(groups)}")
     value = np.asarray(statistic(*(array[None] for array in arrays)))
     if value.shape != (1,):
         raise ValueError(f"statistic must reduce all axes but the first, got shape {value.shape} for one draw")
     draw = np.random.default_rng(seed)
-    most = max(1, _AT_ONCE // max(array.size for array in arrays))
+    most = max(1, _AT_ONCE // arrays[0].size)
     parts: list[Floats] = []
     for first in range(0, resamples, most):
-        count = min(most, resamples - first)
-        drawn = None
-        taken = []
-        for array in arrays:
-            if drawn is None or not paired:
-                drawn = _draws(draw, count, array, groups)
-            taken.append(np.take_along_axis(array[None], drawn, -1))
+        drawn = _draws(draw, min(most, resamples - first), arrays[0], groups)
+        taken = (np.take_along_axis(array[None], drawn, -1) for array in arrays)
         parts.append(np.asarray(statistic(*taken), np.float64))
-    ends = np.quantile(np.concatenate(parts), [low, high])
+    ends = np.quantile(np.concatenate(parts), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(float(value[0]), float(ends[0]), float(ends[1]))
 
 
@@ -199,20 +138,18 @@ def _draws(draw: np.random.Generator, count: int, array: Floats, groups: Sequenc
     return draw.integers(runs, size=(count, len(names), runs))[:, [names.index(label) for label in labels]]
 
 
-def swap_test(x: ArrayLike, y: ArrayLike, *, draws: int = 20_000, seed: int = 0) -> float:
+def swap_test(x: ArrayLike, y: ArrayLike) -> float:
     """Two-sided p-value of "for each seed, the runs of X and Y might as well be swapped".
 
     The share of the 2^n ways to swap pairs in which the sum of x - y is as far from 0 as it is (Fisher's paired
-    permutation test). Exact up to 20 pairs that differ, else from random swaps, at least 1 / (draws + 1).
+    permutation test). Exact up to 20 pairs that differ, else from 20,000 random swaps, at least 1 / 20,001.
 
     Args:
         x: of each seed one number, [seeds]; of several tasks that share seeds their mean.
         y: of the other method with the same seeds, [seeds].
-        draws: random swaps, at least 1000; what is beyond a whole number of thousands does not count.
-        seed: of these.
 
     Raises:
-        ValueError: x and y are not equally many, or not finite; too few draws.
+        ValueError: x and y are not equally many, or not finite.
     """
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if a.ndim != 1 or a.shape != b.shape:
@@ -220,9 +157,7 @@ def swap_test(x: ArrayLike, y: ArrayLike, *, draws: int = 20_000, seed: int = 0)
     for name, values in (("x", a), ("y", b)):
         if not np.isfinite(values).all():
             raise ValueError(f"{name} must hold finite numbers, got {values[~np.isfinite(values)][0]}")
-    if draws < 1000:
-        raise ValueError(f"draws must be at least 1000, got {draws}")
-    return sign_flip_p((a - b).tolist(), draws=draws, seed=seed)[0]
+    return sign_flip_p((a - b).tolist(), draws=20_000, seed=0)[0]
 
 
 def holm(p_values: ArrayLike) -> Floats:
@@ -238,9 +173,3 @@ def holm(p_values: ArrayLike) -> Floats:
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
     return adjusted
-
-
-def _checked(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), such as 0.95, got {level!r}")
-    return level

@@ -20,7 +20,6 @@ from ..statistics import (
     bootstrap,
     extinction_rate,
     holm,
-    interquartile_mean,
     probability_of_improvement,
     swap_test,
 )
@@ -73,27 +72,21 @@ class Compared:
     Attributes:
         judged: what is compared.
         value: the mean over worlds and seeds, with its interval over seeds, as all that follow.
-        middle: the interquartile mean.
         lost: the share of runs that end with P("work") below the contest's limit.
         half: rounds until the rare strategy is the usual one, the mean over runs, of which one that never gets there
             counts as one round more than it has; None where the contest does not keep it.
         difference: value minus that of the baseline; None for the baseline itself.
-        middle_difference: of the interquartile means.
         better: the chance that one of its runs beats one of the baseline's.
-        better_on_seed: that of a run with the same seed.
         p: of the paired swap test.
         p_adjusted: Holm's, over the families under this control in these worlds.
     """
 
     judged: Judged
     value: Estimate
-    middle: Estimate
     lost: Estimate
     half: float | None
     difference: Estimate | None = None
-    middle_difference: Estimate | None = None
     better: float | None = None
-    better_on_seed: Estimate | None = None
     p: float | None = None
     p_adjusted: float | None = None
 
@@ -332,23 +325,17 @@ def _compared(one: Judged, base: Judged | None, metric: str, lost_below: float) 
     result = Compared(
         judged=one,
         value=bootstrap(_mean, x, groups=groups),
-        middle=bootstrap(_middle, x, groups=groups),
         lost=_lost(one.values["work"], lost_below, groups),
         half=mean_of(one.values["half"]) if "half" in one.values else None,
     )
     if base is None:
         return result
     y = base.values[metric]
-    p = swap_test(x.mean(0), y.mean(0))
     return dataclasses.replace(
         result,
         difference=bootstrap(lambda a, b: _mean(a - b), x, y, groups=groups),
-        middle_difference=bootstrap(lambda a, b: _middle(a) - _middle(b), x, y, groups=groups),
         better=float(np.mean(probability_of_improvement(x, y))),
-        better_on_seed=bootstrap(
-            lambda a, b: probability_of_improvement(a, b, paired=True).mean(-1), x, y, groups=groups
-        ),
-        p=p,
+        p=swap_test(x.mean(0), y.mean(0)),
     )
 
 
@@ -361,7 +348,3 @@ def _lost(work: Numbers, below: float, groups: Sequence[str]) -> Estimate:
 
 def _mean(x: Numbers) -> Any:
     return x.mean((-2, -1))
-
-
-def _middle(x: Numbers) -> Any:
-    return interquartile_mean(x, (-2, -1))

@@ -28,7 +28,7 @@ NUMBERS = (
     *LARGER_IS_BETTER, "half", "entropy", "kl", "lost_up", "lost_down", "above", "below", "ratio",
     "cut_rare_up", "cut_head_up", "cut_rare_down", "cut_head_down",
 )  # fmt: skip
-ALWAYS = ("final", "work")  # of each run: the profile is of its reward, and by P("work") it is lost or not
+ALWAYS = ("final", "work")  # of each run: its reward, which docs/report shows, and P("work"), by which it is lost
 _SMOKE = 1_000_000  # the first seed of a smoke test
 Value = float | int | str
 

@@ -21,7 +21,7 @@ from bandpo_runs.progress import console, lines
 from bandpo_runs.provenance import hardware, source_commit, versions
 from bandpo_runs.statistics.intervals import LEVEL
 
-from ..statistics import Estimate, performance_profile
+from ..statistics import Estimate
 from .cells import VERSION, seconds_a_run
 from .choosing import Compared, Results, mean_of
 from .contest import Contest
@@ -31,7 +31,6 @@ from .reading import read_contest
 from .running import ROWS, hold
 
 _ALPHA = 1 - LEVEL
-_ABOVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # rewards of the performance profile
 
 
 def bench_and_show(path: Path, folder: Path, *, smoke: bool, jobs: int, only: Sequence[str], as_json: bool) -> None:
@@ -244,7 +243,6 @@ def _data(results: Results) -> dict[str, Any]:
 
 def _row(one: Compared) -> dict[str, Any]:
     judged = one.judged
-    above = performance_profile(judged.values["final"], _ABOVE).tolist()
     values = {each.name: getattr(one, each.name) for each in dataclasses.fields(one)[1:]}
     return {
         "family": judged.family,
@@ -256,7 +254,6 @@ def _row(one: Compared) -> dict[str, Any]:
         "keys": list(judged.keys),
         "edges": list(judged.edges),
         **{name: x._asdict() if isinstance(x, Estimate) else x for name, x in values.items()},
-        "profile": dict(zip(map(str, _ABOVE), above, strict=True)),
         "means": {name: mean_of(x) for name, x in judged.values.items()},
     }
 

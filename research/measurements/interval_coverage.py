@@ -209,11 +209,13 @@ def tables(rows: list[dict[str, str]]) -> str:
 
     lines = ["Of 30 problems, by seven populations of their chances:", ""]
     for what in ("mean@n", "pass@8"):
+        told = []
         for kind in ("sampling", "clustered"):
             shares = [
                 float(of[f"interval of {what}, {kind} error", name, "30", "32"]["result"]) for name in POPULATIONS
             ]
-            lines.append(f"- {what} of 32 samples, {kind} error: {100 * min(shares):.1f} to {100 * max(shares):.1f}")
+            told.append(f"{kind} error {100 * min(shares):.1f} to {100 * max(shares):.1f}")
+        lines.append(f"- {what} of 32 samples: {', '.join(told)}")
     of_intervals = [r for r in rows if r["what"].startswith("interval of") and "difference" not in r["what"]]
     low = min(of_intervals, key=lambda r: float(r["result"]))
     lines += [
@@ -234,9 +236,11 @@ def tables(rows: list[dict[str, str]]) -> str:
         what = f"interval over {count} training runs"
         cells = (cell(what, name, "0", "0") for name in ("normal", "one in five loses 20 points"))
         lines.append(f"| {count} | {' | '.join(cells)} |")
+    told = []
     for name in ("pass@k", "best@k, verl's bootstrap"):
         bias = [float(row["result"]) for row in rows if row["what"].startswith(f"bias in points, {name} as")]
-        lines += ["", f"Bias of {name}, as an estimate of pass@k: {min(bias):+.2f} to {max(bias):+.2f} points."]
+        told.append(f"{name} {min(bias):+.2f} to {max(bias):+.2f}")
+    lines += ["", f"Bias as an estimate of pass@k, in points: {'; '.join(told)}."]
     return "\n".join(lines)
 
 

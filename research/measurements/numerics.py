@@ -396,7 +396,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.tokens = 0
-        names = ("low_ulp", "low_bound", "high_ulp", "high_bound", "deep_bound", "rest_ulp", "rest_bound", "gap_bound")
+        names = ("low_bound", "high_bound", "deep_bound", "rest_bound", "gap_bound")
         self.worst = {name: Worst() for name in names}
         self.blind = 0.0  # the largest 1 - p at which log r no longer says what 1 - q is
 
@@ -408,12 +408,11 @@ class Budget:
         bounds: list[Array] = []
         for part, value, side in (("low", got.log_low, exact.low), ("high", got.log_high, exact.high)):
             unit = ulp(side.log_ratio, dtype)
-            error = difference(value, side, dtype) / unit
+            error = difference(value, side, dtype)
             bound = unit / 2 + abs(side.by_log_p) * ulp(x, dtype) / 2 + abs(side.by_delta) * radius
             deep = log_p < SOLVED_FROM
-            self.worst[f"{part}_ulp"].add(error[~deep], log_p[~deep])
-            self.worst[f"{part}_bound"].add((error * unit / bound)[~deep], log_p[~deep])
-            self.worst["deep_bound"].add((error * unit / bound)[deep], log_p[deep])
+            self.worst[f"{part}_bound"].add((error / bound)[~deep], log_p[~deep])
+            self.worst["deep_bound"].add((error / bound)[deep], log_p[deep])
             bounds.append(bound)
         common = log_p > -math.log(2)
         if common.any():
@@ -433,7 +432,6 @@ class Budget:
             # The bound may saturate for p, but not for the rounded 1 - p, or the other way round.
             edge = np.isinf(others) | np.isinf(got.others)
             error = np.where(edge, 0, abs(got.others.astype(x.dtype) - others))
-            self.worst["rest_ulp"].add(error / unit, log_p)
             self.worst["rest_bound"].add(error / rest_bound, log_p)
             both = np.isinf(others) & np.isinf(got.others_from_r)
             gap = np.where(both, 0, abs(got.others_from_r.astype(x.dtype) - others))
@@ -680,7 +678,7 @@ def main() -> None:
             for mode, delta, mantissas, row, wall in _measure(args, name, dtype):
                 head = {"divergence": name, "dtype": dtype.__name__, "mode": mode, "delta": delta}
                 rows.append({**head, "mantissas": mantissas, **row, "wall_s": f"{wall:.1f}", **facts})
-                errors = "  ".join(f"{k} {row[k]}" for k in row if k.endswith(("ulp", "bound", "below")))
+                errors = "  ".join(f"{k} {row[k]}" for k in row if k.endswith(("bound", "below")))
                 print(f"{name} {dtype.__name__} {mode} {delta}: {errors}  ({wall:.1f} s)", flush=True)
             if args.write:
                 write(rows)

@@ -2,33 +2,30 @@ r"""How fast the scorer `math` is, and what hostile answers do to it.
 
     python -m research.measurements.rewards    # 1,000 made answers, and more such
     python -m research.measurements.rewards --hostile 100000    # as many hostile strings
-    python -m research.measurements.rewards --million 1000000    # as many generated answers; goes on where it stopped
+    python -m research.measurements.rewards --million 1000000    # as many generated answers: half an hour
     python -m research.measurements.rewards ... --write    # and append rows to rewards.csv
 
 An answer is 200 to 4,000 tokens of reasoning, at 4 characters a token, and a last line: a third are wrong, a tenth
 cannot be parsed. Of the right answers 7 in 10 are whole numbers, 1 in 10 are decimals or fractions, 2 in 10 need a
 parser. As in a training step, 16 answers are to one question; another row has a question for each.
 
-Run i has seed i, so that nothing is cached; run 0 starts the workers and is told apart. Latency is that of one answer
-at a time. Rates are medians; `cpu_s` is the processor time of a run in all processes, which other work on the machine
-changes less than the time on the clock.
+Run i has seed i, so that nothing is cached; run 0 starts the workers and does not count. Rates are medians; `cpu_s` is
+the processor time of a run in all processes, which other work on the machine changes less than the time on the clock.
 
 Generated answers are written by a small grammar of answers, or are made answers with faults put in, words around
 numbers, characters of all kinds, what is known to be hard for sympy, and the hostile strings. They are graded in
-batches of 500; `longest_s` is the longest that one batch took, `restarts` are the workers beyond the first ones,
-`errors` the answers on which the scorer failed, `exceptions` what came out of `grade`, which should be none.
+batches of 500; `errors` are the answers on which the scorer failed, `exceptions` what came out of `grade`, which should
+be none.
 """
 
 import argparse
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,32 +114,19 @@ def speed(runs: int) -> list[dict]:
         ("made answers, 16 to a question, every one parsed", _parse_all, [made(seed) for seed in seeds]),
     ):
         comparisons.forget_pool()
-        times, costs, grades = [], [], []
+        times, costs = [], []
         for rows in sets:
             before, began = _cpu_seconds(), time.perf_counter()
-            grades.append(scorer(rows))
+            scorer(rows)
             times.append(time.perf_counter() - began)
             costs.append(_cpu_seconds() - before)
         row = {
             "case": name,
             "answers": len(rows),
-            "first_s": round(times[0], 2),
             "seconds": round(statistics.median(times[1:]), 3),
             "per_second": round(len(rows) / statistics.median(times[1:])),
             "cpu_s": round(statistics.median(costs[1:]), 3),
         }
-        if scorer is _grade:
-            first = grades[0]
-            row["parsed"] = len(_parser_pairs(sets[0]))
-            row["right"], row["unparsed"] = sum(g.score for g in first), sum(g.status == "unparsed" for g in first)
-            row["timeouts"] = sum(g.status == "timeout" for g in first)
-            singles = []
-            for one in sets[-1]:
-                began = time.perf_counter()
-                grading.grade([one["text"]], [one["answer"]])
-                singles.append(1e3 * (time.perf_counter() - began))
-            cut = statistics.quantiles(singles, n=100)
-            row["p50_ms"], row["p99_ms"] = round(cut[49], 3), round(cut[98], 1)
         result.append({**row, "runs": runs, **_facts()})
         comparisons.pool().close()
     return result
@@ -157,11 +141,6 @@ def _parse_all(rows):
     return comparisons.pool().map(
         [[right, grading.bare(statement.answers[-1])] for right, statement in pairs if statement]
     )
-
-
-def _parser_pairs(rows):
-    graded = (grading._by_value(row["text"], row["answer"]) for row in rows)
-    return {pair for pair in graded if isinstance(pair, grading._Pair)}
 
 
 # ---- hostile answers
@@ -322,15 +301,13 @@ def _mutated(rng: random.Random, text: str, real: list[dict[str, str]]) -> str:
 # ---- what many of them do
 
 
-def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) -> Iterator[dict]:
-    """Grade them, in batches like those of a training step; the row after each batch, added to the row `before`."""
+def endure(case: str, batches: Iterator[list[tuple[str, str]]]) -> dict:
+    """Grade them, in batches like those of a training step, and return their row."""
     grading.grade(["Answer: 3+4"] * 2, ["7", "8"])
     pool, parent = comparisons.pool(), psutil.Process()
-    row = {"case": case, **dict.fromkeys(("answers", "parsed", "right", "seconds", "cpu_s", "longest_s"), 0)}
-    row |= dict.fromkeys(("unparsed", "timeouts", "crashes", "errors", "exceptions", "restarts"), 0)
-    row |= dict.fromkeys(("parent_mb", "parent_growth_mb", "worker_mb", "worker_growth_mb"), 0) | before
-    names = {"unparsed": "unparsed", "timeout": "timeouts", "error": "errors"}
-    send, start = pool.map, pool._start
+    counts = ("answers", "parsed", "timeouts", "crashes", "errors", "exceptions", "seconds")
+    row = {"case": case, **dict.fromkeys(counts, 0)}
+    names, send = {"timeout": "timeouts", "error": "errors"}, pool.map
 
     def count_answers(pairs):
         row["parsed"] += len(pairs)
@@ -338,12 +315,8 @@ def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) ->
         row["crashes"] += sum(result is Stopped.DIED for result in results)
         return results
 
-    def count_starts():
-        row["restarts"] += 1
-        return start()
-
-    pool.map, pool._start = count_answers, count_starts
-    sizes, first = [], _cpu_seconds() - row["cpu_s"]
+    pool.map = count_answers
+    sizes, first = [], _cpu_seconds()
     for batch in batches:
         began = time.perf_counter()
         try:
@@ -352,51 +325,32 @@ def endure(case: str, batches: Iterator[list[tuple[str, str]]], before: dict) ->
             row["exceptions"] += 1
             print(f"{type(error).__name__}: {error}; the batch after {row['answers']} answers", file=sys.stderr)
             grades = []
-        took = time.perf_counter() - began
+        row["seconds"] += time.perf_counter() - began
         for graded in grades:
-            row["right"] += graded.score
-            if graded.status != "ok":
+            if graded.status in names:
                 row[names[graded.status]] += 1
         workers = [psutil.Process(pid).memory_info().rss for pid in pool.pids()]
         sizes.append((parent.memory_info().rss, max(workers, default=0)))
-        early, late = sizes[min(len(sizes) - 1, 9)], [max(size) for size in zip(*sizes[-10:], strict=True)]
         row["answers"] += len(batch)
-        row["seconds"] = round(row["seconds"] + took, 1)
-        row["longest_s"] = max(row["longest_s"], round(took, 1))
-        row["per_second"] = round(row["answers"] / max(row["seconds"], 0.1))
-        row["cpu_s"] = round(_cpu_seconds() - first, 1)
-        for name, now, then in zip(("parent", "worker"), late, early, strict=True):
-            row[f"{name}_mb"] = max(row[f"{name}_mb"], now >> 20)
-            row[f"{name}_growth_mb"] = max(row[f"{name}_growth_mb"], (now - then) >> 20)
         if row["answers"] % 10_000 < len(batch):
-            print({k: v for k, v in row.items() if k != "case"}, file=sys.stderr, flush=True)
-        yield {**row, "runs": 1, **_facts()}
+            print(row, file=sys.stderr, flush=True)
+    row |= {"per_second": round(row["answers"] / row["seconds"]), "seconds": round(row["seconds"], 1)}
+    # From what the parent had after the first ten batches.
+    grown = max(size for size, _ in sizes) - sizes[min(len(sizes) - 1, 9)][0]
+    row |= {"cpu_s": round(_cpu_seconds() - first, 1), "parent_growth_mb": grown >> 20}
+    return {**row, "worker_mb": max(size for _, size in sizes) >> 20, "runs": 1, **_facts()}
 
 
 def hostile_row(number: int) -> dict:
     texts = hostile(0, number)
     rights = ("42", "\\frac{\\sqrt{3}}{2}", "033", "x+1")
     batches = iter(lambda: [(text, rights[i % 4]) for i, text in zip(range(1000), texts, strict=False)], [])
-    *_, row = endure("hostile strings", batches, {})
-    return row
+    return endure("hostile strings", batches)
 
 
-def million_row(number: int, state: Path) -> dict:
-    """Goes on from what the file has of the same source; it is removed at the end."""
-    row, done = {}, {}
-    if state.exists():
-        last = json.loads(state.read_text(encoding="utf-8"))
-        if last["commit"] == source_commit():
-            done = row = last
-            print(f"going on after {row['answers']} answers, from {state}", file=sys.stderr)
+def million_row(number: int) -> dict:
     real = made(0)
-    batches = (generated(chunk, real) for chunk in range(done.get("answers", 0) // 500, number // 500))
-    for row in endure("generated answers", batches, done):
-        unfinished = state.with_suffix(".new")
-        unfinished.write_text(json.dumps(row), encoding="utf-8")
-        unfinished.replace(state)
-    state.unlink(missing_ok=True)
-    return row
+    return endure("generated answers", (generated(chunk, real) for chunk in range(number // 500)))
 
 
 # ---- rows
@@ -427,16 +381,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hostile", type=int, metavar="N")
     parser.add_argument("--million", type=int, metavar="N")
-    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir(), "bandpo-million.json"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     if args.million:
-        rows = [million_row(args.million, args.state)]
+        rows = [million_row(args.million)]
     else:
         rows = [hostile_row(args.hostile)] if args.hostile else speed(args.runs)
     for row in rows:
-        print({key: value for key, value in row.items() if value is not None})
+        print(row)
     if args.write:
         write_rows(ROWS, rows, add=True)
 

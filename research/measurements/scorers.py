@@ -77,16 +77,14 @@ COLUMNS = ["text", "answer", "right", *SCORERS]
 
 INTRODUCTION = r"""# The scorers
 
-The rules of `math` in full, and how it was checked. [Evaluation](../../docs/evaluate.md#what-the-scorer-accepts) has
-the scorers' names.
+The rules of `math` beyond [the usual ones](../../docs/evaluate.md#what-the-scorer-accepts), and how it was checked.
 
 ## Where the answer stands
 
-After the thinking. A block that is never closed holds no answer; if the prompt opened it, say
-`grade(..., thinking="opened")`. The last statement counts.
+A thinking block that is never closed holds no answer; if the prompt opened it, say `grade(..., thinking="opened")`.
 
-- A box is none where arithmetic touches it (`2\boxed{7}`, `\boxed{7}^2`, `(1, \boxed{7})`), or where words negate it,
-  doubt it, take a part of it or take it back ("perhaps \boxed{7}", "half of \boxed{7}").
+- A box is none where arithmetic touches it (`2\boxed{7}`, `(1, \boxed{7})`), or where words negate it, doubt it, take a
+  part of it or take it back ("perhaps \boxed{7}").
 - A sentence counts if only its paragraph and a short closing follow, and no "wait". "Should be" states nothing.
 - Boxes side by side are a list if the right answer is one. Else the last counts behind "and"; behind a comma or "or"
   each must be right.
@@ -96,18 +94,16 @@ After the thinking. A block that is never closed holds no answer; if the prompt 
 |---|---|---|---|---|---|
 {reading}
 
-A published solution is graded against its own last box. `read` are right answers that get 1. Answers of models have
-their publisher's verdict, or math-verify's ([sources](../measurements/reading.py),
-[rows](../measurements/reading.csv)).
+A published solution is graded against its own last box, an answer of a model against its publisher's verdict, or
+math-verify's ([sources](../measurements/reading.py), [rows](../measurements/reading.csv)). `read`: right, and gets 1.
 
 ## What is right
 
 - *Words* around a value are dropped, unless one may change it: "half of 7", "about 7".
 - *Exact values* are equal if their difference is zero, also in lists, intervals and matrices. *Undefined parts* such
   as `\ln 0` are never right.
-- *Lists.* `1,2` is a set. `(1,2)` is a point or an open interval. `0 1 1` is compared one by one.
 - *Equations.* `x = 42` and `6 \cdot 7 = 42` are 42. *Choices.* `D`, `(D)` and `D) velocity` are D.
-- *Times* are compared part by part. A *ratio* `2:3` is 2/3; `10:30` is a time.
+- *Times* are compared part by part, and so is `0 1 1`. A *ratio* `2:3` is 2/3; `10:30` is a time.
 - *Behind a box* "dozen" may scale it or name what is counted: `\boxed{8} dozen` is 8 or 96.
 - *Bases.* 42_8 is not 42, but 2516 is right for 2516_8. `2e-1` and `3e+2` hold Euler's number; `3e8` and `1e-5` are
   numbers.
@@ -116,25 +112,25 @@ Numbers are compared here, all else by [math-verify](https://github.com/huggingf
 
 ## Tricky answers
 
-[Answers](../measurements/tricky.yaml) with a verdict from before they were graded. The scorer was made with them: a
-test, no estimate ([misjudged](../measurements/tricky.csv)).
+[Answers](../measurements/tricky.yaml), judged before they were graded, that the scorer was made with: a test, no
+estimate ([misjudged](../measurements/tricky.csv)).
 
 {tricky}
 
 ## dapo-strict
 
-It is `math_dapo` of verl 0.5.0 to 0.9.0, with Minerva's normalisation (2206.14858). `dapo`, of verl 0.9.1, also reads
-a `\boxed{}` in the last 100 characters. Both gave verl's own scores on 60,000 made answers.
+It is `math_dapo` of verl 0.5.0 to 0.9.0; `dapo`, of verl 0.9.1, also reads a `\boxed{}` in the last 100 characters.
+Both gave verl's own scores on 60,000 made answers.
 
 ## Time and hostile answers
 
 {speed}
 
-No answer ends a run. `timeout` is over the limits or twice a crash; `error` a failure of the scorer.
+No answer ends a run: two crashes are a `timeout`, a failure of the scorer an `error`.
 
 ## Where scorers disagree
 
-A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not what the reader says:
+Of {cases} short answers ([rows](../measurements/scorers.csv)) so many are not judged as a reader does:
 {wrong}
 
 ## Repeat it
@@ -142,7 +138,7 @@ A reader judged {cases} short answers ([rows](../measurements/scorers.csv)). Not
     python -m research.measurements.reading sets --write
     python -m research.measurements.scorers --tricky --write
     python -m research.measurements.rewards --write    # also --hostile 100000, --million 1000000
-    python -m research.measurements.constants --count 100000    # is any answer right for two questions?
+    python -m research.measurements.constants --count 100000    # answers right for two questions
     python -m research.measurements.scorers --write    # in an environment with TRL, and in one with verl
     python -m research.measurements.scorers --page
 """
@@ -269,11 +265,12 @@ def _speed() -> str:
     rows = {row["case"]: row for row in read_rows(ROWS.with_name("rewards.csv"))}  # the latest of each
     made = {name.removeprefix("made answers, "): row for name, row in rows.items() if name.startswith("made answers")}
     speeds = "; ".join(f"{name} {row['per_second']} ({row['cpu_s']} s)" for name, row in made.items())
-    lines = ["Answers of 200 to 4,000 tokens a second, with processor time for 1,000:", f"{speeds}."]
+    lines = ["Answers of 200 to 4,000 tokens a second (processor time for 1,000):", f"{speeds}."]
     row, hostile, million = next(iter(made.values())), rows["hostile strings"], rows["generated answers"]
     number, parsed = f"{int(hostile['answers']):,}", f"{int(hostile['parsed']):,}"
     lines += [
         f"Medians of {row['runs']} runs with {row['workers']} workers on {row['hardware']}, load {row['load']}.",
+        "",
         f"{number} hostile strings took {hostile['seconds']} s: {parsed} reached the parser,",
         f"{hostile['timeouts']} were stopped, {hostile['crashes']} crashed a worker. The parent grew by",
         f"{hostile['parent_growth_mb']} MB, the workers to {hostile['worker_mb']} MB.",

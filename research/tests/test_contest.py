@@ -10,14 +10,12 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest, mannwhitneyu, permutation_test, trim_mean
+from scipy.stats import binomtest, mannwhitneyu, permutation_test
 
 from research.statistics import (
     bootstrap,
     extinction_rate,
     holm,
-    interquartile_mean,
-    performance_profile,
     probability_of_improvement,
     swap_test,
 )
@@ -25,44 +23,11 @@ from research.statistics import (
 values = st.lists(st.integers(-4, 4), min_size=1, max_size=12)
 
 
-@given(values)
-def test_interquartile_mean_is_scipys_trimmed_mean(numbers):
-    assert interquartile_mean(numbers) == pytest.approx(trim_mean(numbers, 0.25), abs=1e-12)
-
-
-def test_interquartile_mean_of_several_axes_is_that_of_all_their_values():
-    x = np.random.default_rng(0).normal(size=(3, 4, 9))
-    for axis, flat in (((1, 2), x.reshape(3, 36)), ((-2, -1), x.reshape(3, 36)), (2, x)):
-        assert np.allclose(interquartile_mean(x, axis), trim_mean(flat, 0.25, axis=-1))
-    assert np.allclose(interquartile_mean(x, (0, 2)), trim_mean(x.transpose(1, 0, 2).reshape(4, 27), 0.25, axis=-1))
-    assert interquartile_mean(x) == pytest.approx(trim_mean(x.ravel(), 0.25))
-    with pytest.raises(ValueError, match="at least one number"):
-        interquartile_mean(np.zeros((2, 0)), -1)
-    with pytest.raises(ValueError, match="axis 5 is out of bounds"):
-        interquartile_mean([1, 2, 3], 5)
-
-
 @given(values, values)
 def test_probability_of_improvement_over_all_pairs_is_mann_whitneys(x, y):
     won = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in itertools.product(x, y)]
     assert probability_of_improvement(x, y) == pytest.approx(sum(won) / len(won))
     assert probability_of_improvement(x, y) == pytest.approx(mannwhitneyu(x, y).statistic / len(won))
-
-
-def test_probability_of_improvement_of_pairs():
-    assert probability_of_improvement([1, 2, 3, 4], [0, 2, 4, 3], paired=True) == (1 + 0.5 + 0 + 1) / 4
-    both = probability_of_improvement([[1, 2], [3, 4]], [[0, 0], [3, 5]], paired=True)
-    assert both.tolist() == [1.0, 0.25]
-    with pytest.raises(ValueError, match="equally many"):
-        probability_of_improvement([1, 2], [1], paired=True)
-    with pytest.raises(ValueError, match="at least one run"):
-        probability_of_improvement([], [1])
-
-
-@given(values, st.lists(st.integers(-5, 5), min_size=1, max_size=4))
-def test_a_performance_profile_counts_what_is_above(x, taus):
-    expected = [sum(each > tau for each in x) / len(x) for tau in taus]
-    assert np.allclose(performance_profile(x, taus), expected)
 
 
 @pytest.mark.parametrize(("lost", "runs"), [(0, 7), (3, 24), (12, 512), (9, 9)])
@@ -76,62 +41,50 @@ def test_a_run_that_ends_in_nan_is_lost():
     assert extinction_rate([math.nan, 0.9], below=0.5).value == 0.5
     with pytest.raises(ValueError, match="at least one run"):
         extinction_rate([], 0.5)
-    with pytest.raises(ValueError, match="level"):
-        extinction_rate([1], 0.5, level=95)
-    assert performance_profile([math.nan, 0.5], [0.2, 0.9]).tolist() == [0.5, 0.0]
-    for paired in (False, True):
-        assert probability_of_improvement([math.nan], [0.1], paired=paired) == 0
-        assert probability_of_improvement([0.1], [math.nan], paired=paired) == 1
+    assert probability_of_improvement([math.nan], [0.1]) == 0
+    assert probability_of_improvement([0.1], [math.nan]) == 1
+    with pytest.raises(ValueError, match="at least one run"):
+        probability_of_improvement([], [1])
 
 
 def test_the_bootstrap_agrees_with_scipys():
     draw = np.random.default_rng(1)
     x = draw.exponential(size=60)
     y = x + draw.normal(0.1, 0.2, size=60)
-    for paired, noise in ((True, 0.004), (False, 0.02)):
-        ours = bootstrap(lambda a, b: (b - a).mean(-1), x, y, paired=paired, resamples=20_000)
-        theirs = scipy.stats.bootstrap(
-            (x, y), lambda a, b, axis: (b - a).mean(axis), paired=paired, method="percentile", n_resamples=20_000,
-            vectorized=True, rng=np.random.default_rng(2),
-        ).confidence_interval  # fmt: skip
-        assert ours.value == pytest.approx((y - x).mean())
-        assert ours[1:] == pytest.approx(theirs, abs=noise)
+    ours = bootstrap(lambda a, b: (b - a).mean(-1), x, y, resamples=20_000)
+    theirs = scipy.stats.bootstrap(
+        (x, y), lambda a, b, axis: (b - a).mean(axis), paired=True, method="percentile", n_resamples=20_000,
+        vectorized=True, rng=np.random.default_rng(2),
+    ).confidence_interval  # fmt: skip
+    assert ours.value == pytest.approx((y - x).mean())
+    assert ours[1:] == pytest.approx(theirs, abs=0.004)
 
 
 # torchrl's bootstrap_estimate and paired_comparison (pytorch/rl at 842fe63a, torchrl/collectors/_evaluation_stats.py;
 # torchrl 0.14.1, the newest release, has not got them), with tensordict 0.14.3 and torch 2.13.0 in float64. Of each
-# number of runs and statistic: estimate and interval of x, the same of x - y, and the chance that x is above y; made by
+# number of runs: the mean and its interval of x, and of x - y; made by
 #
-#     draw = torch.Generator().manual_seed(0)  # once for each number of runs: iqm, then mean
+#     draw = torch.Generator().manual_seed(0)  # once for each number of runs: statistic "iqm", then "mean"
 #     one = bootstrap_estimate(x, statistic=statistic, num_resamples=20_000, generator=draw)
 #     pair = paired_comparison(x, y, statistic=statistic, num_resamples=20_000, generator=draw)
 TORCHRL = [
-    (7, "iqm", 0.187315, 0.027448, 0.46617, 0.027087, -0.188811, 0.273654, 0.5),
-    (7, "mean", 0.23261, 0.05991, 0.432044, 0.037842, -0.15408, 0.243759, 0.5),
-    (24, "iqm", 0.231048, 0.108036, 0.400192, 0.017689, -0.158522, 0.167947, 0.520833),
-    (24, "mean", 0.299284, 0.190022, 0.41777, 0.011617, -0.146235, 0.170135, 0.520833),
-    (61, "iqm", 0.270875, 0.176602, 0.381936, 0.033145, -0.086099, 0.135076, 0.516393),
-    (61, "mean", 0.334095, 0.260119, 0.411212, 0.02595, -0.074476, 0.1279, 0.516393),
+    (7, 0.23261, 0.05991, 0.432044, 0.037842, -0.15408, 0.243759),
+    (24, 0.299284, 0.190022, 0.41777, 0.011617, -0.146235, 0.170135),
+    (61, 0.334095, 0.260119, 0.411212, 0.02595, -0.074476, 0.1279),
 ]
 
 
-def measured(n):
-    i = np.arange(n)
-    return (37 * i % 101 / 101) ** 2, (53 * i % 97 / 97) ** 2
-
-
-@pytest.mark.parametrize("row", TORCHRL, ids=lambda row: f"{row[1]} of {row[0]}")
+@pytest.mark.parametrize("row", TORCHRL, ids=lambda row: str(row[0]))
 def test_estimates_and_intervals_are_torchrls(row):
     """Estimates to the last digit kept; ends of intervals within .04 of the width, as 20,000 draws leave them."""
-    n, statistic, *expected = row
-    x, y = measured(n)
-    reduce = interquartile_mean if statistic == "iqm" else np.mean
-    one = bootstrap(lambda a: reduce(a, -1), x, resamples=20_000, seed=1)
-    pair = bootstrap(lambda a, b: reduce(a - b, -1), x, y, resamples=20_000, seed=2)
-    for ours, theirs in ((one, expected[:3]), (pair, expected[3:6])):
+    n, *expected = row
+    i = np.arange(n)
+    x, y = (37 * i % 101 / 101) ** 2, (53 * i % 97 / 97) ** 2
+    one = bootstrap(lambda a: a.mean(-1), x, resamples=20_000, seed=1)
+    pair = bootstrap(lambda a, b: (a - b).mean(-1), x, y, resamples=20_000, seed=2)
+    for ours, theirs in ((one, expected[:3]), (pair, expected[3:])):
         assert ours.value == pytest.approx(theirs[0], abs=1e-6)
         assert ours[1:] == pytest.approx(theirs[1:], abs=0.04 * (theirs[2] - theirs[1]))
-    assert probability_of_improvement(x, y, paired=True) == pytest.approx(expected[6], abs=1e-6)
 
 
 def test_the_bootstrap_covers_as_often_as_it_says():
@@ -156,14 +109,6 @@ def test_tasks_that_share_draws_are_drawn_together():
     assert bootstrap(mean, opposite, groups=["a", "a"]) == pytest.approx((0, 0, 0), abs=1e-12)
 
 
-def test_pairs_are_drawn_together():
-    x = np.random.default_rng(5).normal(size=50)
-    difference = lambda a, b: (a - b).mean(-1)  # noqa: E731
-    assert bootstrap(difference, x + 1, x) == pytest.approx((1, 1, 1))
-    apart = bootstrap(difference, x + 1, x, paired=False)
-    assert apart.high - apart.low > 0.5
-
-
 @pytest.mark.parametrize(
     ("samples", "options", "told"),
     [
@@ -171,8 +116,6 @@ def test_pairs_are_drawn_together():
         ([], {}, "at least one run"),
         ([[]], {}, "at least one run"),
         ([[1, 2]], {"groups": ["a", "b"]}, "one label"),
-        ([[1, 2]], {"resamples": 0}, "resamples"),
-        ([[1, 2]], {"level": 1.0}, "level"),
     ],
 )
 def test_the_bootstrap_refuses(samples, options, told):
@@ -205,8 +148,6 @@ def test_the_swap_test_of_many_pairs_is_near_the_exact_one():
         swap_test([math.nan, 1], [1, 2])
     with pytest.raises(ValueError, match="y must hold finite numbers, got inf"):
         swap_test([1, 2], [math.inf, 1])
-    with pytest.raises(ValueError, match="draws must be at least 1000, got 500"):
-        swap_test(x, y, draws=500)
 
 
 def test_holm_by_hand():

@@ -357,23 +357,6 @@ def test_the_numbers_are_those_of_the_curves():
     assert (results["kl"] > 0).all()
 
 
-def a_round(positive_weight=1.0, positive_from=0.0):
-    chosen = Scene(prompts_per_round=2, minibatches=1, responses_per_prompt=2, steps=1)
-    learner = Learner(WIDE, 0.1, positive_weight=positive_weight, positive_from=positive_from)
-    old = torch.tensor([[0.5, 0.1], [0.1, 0.5], [0.5, 0.1], [0.1, 0.5]], dtype=torch.float64).log()
-    mask = torch.ones_like(old, dtype=torch.bool)
-    rewards = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
-    context = start_of_round(chosen, learner, old, -old, mask, rewards, round=3)
-    return {**vars(context), **context.extra}
-
-
-def test_positive_advantages_of_likely_tokens_are_weighted():
-    unit = math.sqrt(0.5) / (1 + math.sqrt(2) * 1e-6)
-    wanted = [[0.25 * unit, unit], [-unit, -unit], [0, 0], [0, 0]]
-    np.testing.assert_allclose(a_round(0.25, 0.2)["advantages"], wanted, rtol=1e-12)
-    np.testing.assert_allclose(a_round(0.25)["advantages"][0], [0.25 * unit, 0.25 * unit], rtol=1e-12)
-
-
 def test_chance_cuts_as_much_as_the_rule_for_each_sign_and_octave():
     rng, count = torch.Generator().manual_seed(0), 40000
     old = torch.rand(count, 1, generator=rng, dtype=torch.float64).log()

@@ -363,9 +363,9 @@ assert ours == plain, [x for x in zip(texts, ours, plain) if x[1] != x[2]]
 print(sum(x != "None" for x in ours), len(ours))
 """
     rewards = load("research/measurements/rewards.py")
-    pairs = rewards._parser_pairs(rewards.made(5, group=1, count=80))
+    pairs = (grading._by_value(row["text"], row["answer"]) for row in rewards.made(5, group=1, count=80))
     soup = (grading._by_value(text, "x+1") for text in rewards.hostile(5, 80))
-    texts = {text for pair in pairs for text in pair.values}
+    texts = {text for pair in pairs if isinstance(pair, grading._Pair) for text in pair.values}
     soup = {text for p in soup if isinstance(p, grading._Pair) for text in p.values}
     texts |= {text for text in soup if len(text) < 60 and text.isprintable()}
     run = subprocess.run(
