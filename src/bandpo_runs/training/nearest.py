@@ -32,7 +32,7 @@ def nearest(percent: float) -> Finding:
             text = f"{row['rule']} in {row['run']} ({'; '.join(filter(None, facts))})"
             near.append((abs(math.log(float(row["clipped"]) / percent)), text))
     named = [text for distance, text in sorted(near) if distance < math.log(_FACTOR)][:_NAMED]
-    what = f"about as many tokens were clipped by {'; and by '.join(named)}"
-    if not named:
-        what = "no run of docs/report/index.md clipped about as many tokens"
+    what = "no run of docs/report/index.md clipped about as many tokens"
+    if named:
+        what = f"runs that clipped about as many tokens: {'; '.join(named)}"
     return Finding("note", what, "docs/report/index.md says when a clip matters")
