@@ -225,7 +225,8 @@ def test_no_answer_says_why():
     beyond = (np.abs(np.expm1(doubled.log_ratio)) > 1).mean()  # an eps_low of more than 1 there is not
     below = (of.log_ratio < math.log(0.9)).mean()
     for some, region, options, why in (
-        (frozen, Band("kl"), {"rate": 0.3}, f"at most {share_that_moved(frozen):.3g} % of the tokens are outside their bounds"),
+        (frozen, Band("kl"), {"rate": 0.3},
+             f"at most {share_that_moved(frozen):.3g} % of the tokens are outside their bounds"),
         (of, Clip(0.1, 0.2), {"rate": below / 2}, f"{100 * below:.3g} % of the tokens are outside their bounds"),
         (doubled, Clip(), {"rate": beyond / 2}, f"{100 * beyond:.3g} % of the tokens are outside their bounds"),
         (of, Band("kl"), {"rate": 0.9, "cut": True},

@@ -295,6 +295,12 @@ CHANGED = {
             "a rest": "match mine:\n    case [*steps]: ...",
         }.items()
     },
+    "another call": ("other = GRPOConfig(num_iterations=1)", "num_iterations=4", "num_iterations: not a plain value"),
+    "another rule": (
+        "BandPOTrainer(m, trust_region='grpo')\nBandPOTrainer(m, trust_region='dapo')",
+        "num_iterations=n",
+        "num_iterations, trust_region: not a plain value",
+    ),
     "an attribute": ("", "num_iterations=1)\nargs.num_iterations = 4\nprint(args", "num_iterations: not a plain value"),
 }
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..clipping import MORE, ONCE, OUTSIDE
 from ..errors import counted
 from ..trust_regions.nodes import OWN, node_of_text
 
@@ -33,10 +32,10 @@ def spread(epochs: int, steps: float | None, sizes: str, more: str, anchor: obje
     if steps is None and anchor != "sampler":
         what = f"clipping has no effect: every ratio is 1, with one optimizer step per batch ({sizes})"
         return Finding("problem", what, more)
-    cure = f"bandpo doctor LOG says what share of tokens the rule clips. {ONCE.format(OUTSIDE)}"
     number = "1 optimizer step" if steps is None else f"{steps:.3g} optimizer steps"
     what = f"{over(epochs)}, in {number} ({sizes}){'; ratios are to the sampler' * (anchor == 'sampler')}"
-    return Finding("ok", what, f"{cure}; {MORE}" if epochs > 1 else cure)
+    cure = "bandpo doctor LOG says what share of tokens the rule clips; docs/choose.md says when that matters"
+    return Finding("ok", what, cure)
 
 
 def over(epochs: int) -> str:
@@ -82,13 +81,8 @@ def own_type(node: Any) -> str | None:
     """
     with contextlib.suppress(ValueError):
         node = node_of_text(node) if isinstance(node, str) else node
-    inner = (
-        node
-        if isinstance(node, Mapping)
-        else dict(enumerate(node))
-        if isinstance(node, list | tuple)
-        else {}
-    )
+    items = enumerate(node) if isinstance(node, list | tuple) else ()
+    inner: Mapping[Any, Any] = node if isinstance(node, Mapping) else dict(items)
     kind = inner.get("type")
     if isinstance(kind, str) and re.fullmatch(OWN, kind):
         return kind

@@ -97,9 +97,10 @@ def host_settings(
     exact, cure = facts.get("float32", (None, ""))
     half = host if exact == {} else other(exact or {})
     neutral = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
-    sampled = listed(facts.get("samples", "?"))
-    changed = other({each + name: neutral[name] for each in sampled for name in neutral}, " = ")
-    not_sampled = "tokens are not sampled from the probabilities that bounds are computed from"
+    changed = other(
+        {each + name: neutral[name] for each in listed(facts.get("samples", "?")) for name in neutral},
+        " = ",
+    )
     findings = [
         (
             ours and replaced,
@@ -112,7 +113,13 @@ def host_settings(
         (ours and wrong, Finding("problem", f"{other(wrong)}: bandpo's loss refuses it", allowed)),
         (half, in_half(half, cure)),
         (True, _steps(host, facts, get, anchor)),
-        (changed, Finding("warning" if ours else "note", f"{changed}: {not_sampled}")),
+        (
+            changed,
+            Finding(
+                "warning" if ours else "note",
+                f"{changed}: tokens are not sampled from the probabilities that bounds are computed from",
+            ),
+        ),
     ]
     yield from (finding for holds, finding in findings if holds)
 
@@ -139,16 +146,15 @@ def of_rule(
     cure = "add the file that has it, or trust_region={type: ...}"
     yield Finding("note", what, cure) if node is None else Finding("ok", what)
     region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
-    suspicion = region.suspicion()
-    bounds = None if region.all_required() else region.bounds(old)
+    bounds, suspicion = None if region.all_required() else region.bounds(old), region.suspicion()
     if bounds is not None and (bounds.log_high >= -old).all() and (bounds.log_low < -20).all():
         suspicion = "no token can be outside its bounds: the region is too wide; bandpo calibrate finds a narrower one"
     if suspicion:
         yield split("warning", suspicion)
-    of_answers = objective.ratio == "sequence-mean" and isinstance(region, Clip)
-    level, what = of_sequences((region.eps_low, region.eps_high)) if of_answers else ("ok", "")
-    if level == "warning":
-        yield Finding(level, f"{region!r}: its limits are {what}")
+    if objective.ratio == "sequence-mean" and isinstance(region, Clip):
+        level, what = of_sequences((region.eps_low, region.eps_high))
+        if level == "warning":
+            yield Finding(level, f"{region!r}: its limits are {what}")
     return objective
 
 

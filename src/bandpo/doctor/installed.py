@@ -42,13 +42,16 @@ def installation() -> Iterator[Finding]:
         if minor(oldest) <= minor(version) <= minor(newest):
             yield Finding("ok", f"{name} {version}{remark * (version.partition('+')[0] not in tested)}")
         else:
-            cure = f"pip install '{name}=={newest}.*'"
-            cure += "; for EasyR1's own package verl see docs/hosts.md" * (name == "verl")
-            yield Finding("problem", f"{name} {version}: bandpo needs {oldest}.x to {newest}.x", cure)
+            yield Finding(
+                "problem",
+                f"{name} {version}: bandpo needs {oldest}.x to {newest}.x",
+                f"pip install '{name}=={newest}.*'"
+                + "; for EasyR1's own package verl see docs/hosts.md" * (name == "verl"),
+            )
     verl, trl = versions.get("verl"), versions.get("trl", "0")
-    for name in [name for name in FOR_VERL if verl and name not in versions]:
-        if name != "TransferQueue" or minor(str(verl)) >= (0, 9):
-            yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
+    for name, use in FOR_VERL.items():
+        if verl and name not in versions and (name != "TransferQueue" or minor(verl) >= (0, 9)):
+            yield Finding("warning", f"{name} is not installed: {use}", _INSTALL)
     if verl and minor(trl) > _TRL_OF_VERL:
         yield Finding(
             "warning",
@@ -69,9 +72,8 @@ def _gpus(missing: Level) -> Finding:
         return Finding("problem", f"torch cannot be used: {type(error).__name__}: {error}", _INSTALL)
     if built and count:
         return Finding("ok", f"{count} x {names}, CUDA {built}")
+    what = f"no GPU is seen by torch {torch.__version__}, which is a build for {f'CUDA {built}' if built else 'CPUs'}"
     cure = "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too"
-    build = f"CUDA {built}" if built else "CPUs"
-    what = f"no GPU is seen by torch {torch.__version__}, which is a build for {build}"
     return Finding(missing, what, cure if built else _INSTALL)
 
 

@@ -117,8 +117,11 @@ def _steps(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
     accumulation, steps, generated, iterations = (values[name] for name in _REUSE)
     epochs = iterations if "num_iterations" in names else None
     if steps is None and generated is not None:
-        why = "under generation_batch_size they depend on the number of processes"
-        return not_judged(why, epochs, "set steps_per_generation instead")
+        return not_judged(
+            "under generation_batch_size they depend on the number of processes",
+            epochs,
+            "set steps_per_generation instead",
+        )
     sizes = {
         "steps_per_generation": accumulation if steps is None else steps,
         "num_iterations": iterations,
@@ -128,8 +131,11 @@ def _steps(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
     if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
         return Finding("problem", f"not all of these are positive integers: {text}", "correct them")
     if not whole and "gradient_accumulation_steps" not in names:
-        why = absent("gradient_accumulation_steps", accumulation, "TRL")
-        return not_judged(why, epochs, "add it, or give the script")
+        return not_judged(
+            absent("gradient_accumulation_steps", accumulation, "TRL"),
+            epochs,
+            "add it, or give the script",
+        )
     steps = sizes["steps_per_generation"] * iterations
     return spread(
         iterations,

@@ -341,7 +341,7 @@ class BandPOTrainer(GRPOTrainer):
             size = "None or NaN for all completions" if missing else f"{size} in float32"
             what, change = (
                 f"rewards of {', '.join(bad)} are {size}",
-                "Mend the reward function, or scale it near 1",
+                "Fix the reward function, or scale it near 1",
             )
             self.finite_guard.stop(self.args, self.state, self.state.global_step + 1, what, change)
         return rewards

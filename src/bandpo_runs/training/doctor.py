@@ -72,8 +72,8 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
             yield replace(finding, what=f"{name_of(key)}: {finding.what}") if len(runs) > 1 else finding
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
-    calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
-    missing = ", ".join(sorted(calls - {Path(text).name for text in files}))
+    shell = "\n".join(files[text] for text in files if text.endswith(SUFFIXES))
+    missing = ", ".join(sorted(not_beside(shell) - {Path(text).name for text in files}))
     if missing:
         yield Finding(
             "note",
@@ -99,19 +99,24 @@ def _of_trl(
 ) -> Iterator[Finding]:
     """Judge settings of TRL, or say that they belong to another program."""
     settings = of_grpo([Path(text) for text in scripts]) if scripts else {}
-    flags = re.search(_OF_TRL, whole) is not None
-    settings |= _settings([text for text in rest if text not in scripts], flags=flags)
+    others = [text for text in rest if text not in scripts]
+    settings |= _settings(others, flags=re.search(_OF_TRL, whole) is not None)
     inner = [name for name, value in settings.items() if isinstance(value, dict) and value.keys() & _GRPO]
     if len(inner) == 1 and not settings.keys() & _GRPO:
         yield Finding("note", f"the settings below {inner[0]} are read as TRL's")
         settings |= settings[inner[0]]
     if not scripts and NAMES.isdisjoint(settings):
-        what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
-        cure = "give the trainer's configuration, its launch script, or its overrides"
-        yield Finding("warning", what, cure)
+        yield Finding(
+            "warning",
+            f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}",
+            "give the trainer's configuration, its launch script, or its overrides",
+        )
     elif "--config" in settings and all(text.endswith(SUFFIXES) for text in files):
-        cure = f"add that file: bandpo doctor CONFIG.yaml {' '.join(files)}"
-        yield Finding("warning", f"--config {settings['--config']} is not read", cure)
+        yield Finding(
+            "warning",
+            f"--config {settings['--config']} is not read",
+            f"add that file: bandpo doctor CONFIG.yaml {' '.join(files)}",
+        )
     else:
         settings = {name: ... if "$" in str(value) else value for name, value in settings.items()}
         host = "unsloth" if scripts and re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
@@ -159,8 +164,9 @@ def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
     if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
         return _settings([str(x) for x in node if str(x)[0] != "~"])
     if not isinstance(node, dict | None):
-        what = "must hold settings by name, or Hydra's list of key=value"
-        raise UserError(f"{path} {what}, got {shortened(node)}")
+        raise UserError(
+            f"{path} must hold settings by name, or Hydra's list of key=value, got {shortened(node)}"
+        )
     group = path.absolute().parent.name
     return {group: node} if group in _GROUPS and "defaults" in (node or {}) else node or {}
 
@@ -179,12 +185,11 @@ def _logged(path: Path) -> Iterator[Finding]:
     names = {name for row in log.rows for name in row}
     for note in log.notes[: len(log.remarks) + bool(log.damaged)]:
         yield Finding("note", f"{path}: {note}")
-    half = any(row.get("half_precision") for row in log.rows)
     of_verl = "training/global_step" in names and not names & {"tokens", "half_precision"}
     lost, unscored = lost_in(log.rows), unscored_in(log.rows)
     findings: list[tuple[Any, Level, str, str]] = [
         (
-            half,
+            any(row.get("half_precision") for row in log.rows),
             "problem",
             "log-probabilities reached the loss in half precision, so ratios are off by several percent",
             VERL_IN_FLOAT32,
@@ -216,8 +221,11 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     there = np.isfinite(shares)
     percents = 100 * abs(shares[there])
     if not len(percents):
-        what = f"no clip fraction is in {path}, under a name of bandpo or of a trainer"
-        yield Finding("note", what, "docs/run.md has the names, and what logs them")
+        yield Finding(
+            "note",
+            f"no clip fraction is in {path}, under a name of bandpo or of a trainer",
+            "docs/run.md has the names, and what logs them",
+        )
         return
     names = {name for row in log.rows for name in row}
     name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in names and ours == of), of)

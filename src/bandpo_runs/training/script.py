@@ -95,8 +95,11 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         name, words = ast.unparse(call.func), dict[str, Any]()
-        rule = call.args[:1] if name.endswith("bandpo_loss") else []  # ours takes it first
-        for word in [*call.keywords, *(ast.keyword("trust_region", code) for code in rule)]:
+        is_ours = name.endswith("bandpo_loss")  # takes its rule first
+        for word in [
+            *call.keywords,
+            *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours),
+        ]:
             value = _plain_value(word.value, constants)
             if word.arg is None and isinstance(value, dict):
                 words |= value
@@ -111,12 +114,12 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
 
 def _plain_value(code: ast.expr, constants: Mapping[str, ast.expr]) -> Any:
     """Return the value of code. It is `...` if that is more than plain values, rules and constants."""
-    is_name = isinstance(code, ast.Name) and code.id in constants
+    constant = constants.get(code.id) if isinstance(code, ast.Name) else None
     try:
-        value = _evaluated(constants[code.id] if is_name else code)
+        value = _evaluated(constant or code)
     except (ValueError, TypeError, RecursionError):
         return ...
-    return ... if is_name and isinstance(value, dict | list) else value  # which may change in place
+    return ... if constant and isinstance(value, dict | list) else value  # which may change in place
 
 
 def _evaluated(code: ast.expr) -> Any:
