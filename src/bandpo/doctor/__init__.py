@@ -91,4 +91,4 @@ def own_type(node: Any) -> str | None:
 
 def not_loaded(kind: str) -> str:
     """Return the reader's text for such a rule."""
-    return f"your rule {kind} is not loaded; --trust loads it"
+    return f"the rule {kind} is not loaded; --trust loads it"

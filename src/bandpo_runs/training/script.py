@@ -36,7 +36,7 @@ def of_code(path: Path) -> dict[str, Any]:
 
 
 def of_grpo(paths: Sequence[Path]) -> dict[str, Any]:
-    """Read scripts' settings of GRPOConfig or BandPOConfig, and the trust region of BandPOTrainer.
+    """Read the settings of GRPOConfig or BandPOConfig, and BandPOTrainer's rule.
 
     A value that is not plain, or not the same in all calls, is `...`. Raises UserError without a call of a config.
     """
