@@ -1,8 +1,9 @@
 """The pages are read once: their words are the field's, their lines and themselves short.
 
-CONTRIBUTING.md has the list of words; what is quoted in its last column is on no page.
+CONTRIBUTING.md has the list of words; what is quoted in its last column is on no page, and in no text of a command.
 """
 
+import ast
 import re
 
 import pytest
@@ -13,6 +14,12 @@ DOCS = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "do
 PAGES = DOCS | {"README.md": ROOT / "README.md"}
 PAGES |= {f"research {path.stem}": path for path in (ROOT / "research" / "pages").glob("*.md")}
 REWRITTEN = sorted(DOCS)
+# What commands print. Those of the report and of data have tables with words of papers.
+SOURCES = [
+    path
+    for place in ("bandpo", "bandpo_runs/cli", "bandpo_runs/config", "bandpo_runs/training", "bandpo_runs/statistics")
+    for path in sorted((ROOT / "src" / place).rglob("*.py"))
+] + [ROOT / "src/bandpo_runs/reports/calibration.py"]
 N = r"(?:\[?[-+]?\d[\d.,]*|one|two|three|four|five|six|eight|ten|sixteen|many)"
 
 
@@ -46,6 +53,26 @@ def test_a_page_has_the_words_of_the_list(name):
     old = [match[0] for phrase in phrases() for match in pattern(phrase).finditer(text)]
     old += re.findall(r".*\boutside\b(?! (?:its|their) bounds| of |\s+\[).*", text)  # of what?
     assert not old, "CONTRIBUTING.md, Words, says what to write"
+
+
+def messages(source: str, with_help: bool) -> str:
+    """The texts of a module, without its docstrings; those of commands are their help."""
+    nodes = list(ast.walk(ast.parse(source)))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = [ast.get_docstring(node, clean=False) for node in nodes if isinstance(node, documented)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n\n".join(text for text in texts if with_help or text not in docs)
+
+
+def test_a_message_is_what_a_module_holds_besides_its_docstrings():
+    source = 'def f():\n    """No rule acts."""\n    raise ValueError(f"clip acts in {x}")\n'
+    assert (messages(source, False), messages(source, True)) == ("clip acts in ", "No rule acts.\n\nclip acts in ")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src").as_posix())
+def test_a_message_has_the_words_of_the_list(path):
+    text = messages(path.read_text(encoding="utf-8"), path.parent.name == "cli")
+    assert not [match[0] for phrase in phrases() for match in pattern(phrase).finditer(text)]
 
 
 @pytest.mark.parametrize("name", REWRITTEN)

@@ -1,4 +1,4 @@
-"""Explain a rule, an objective or a method: moves, what stops them, gradients."""
+"""Explain a rule, an objective or a method: moves, what bounds them, gradients."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -17,12 +17,12 @@ DEFAULT_P = (0.001, 0.01, 0.08, 0.2, 0.5, 0.9, 0.99)  # 0.08 is the tail token o
 Rule = Region | Objective | Method
 Case = tuple[str, Region]  # a label, and a rule with bounds by p alone
 
-_MEANING = {  # of the words for what stops a token
+_MEANING = {  # of the words for what bounds a token
     "clip": "the fixed epsilon",
     "dcpo": "DCPO's formula, or its max_ratio",
     "band": "the divergence from the old policy reaches delta",
     "capped": "the cap of the ratio",
-    "simplex": "the new probability reaches 0 or 1 before the rule stops it",
+    "simplex": "the new probability reaches 0 or 1 first",
 }
 # The gradients in log pi of those without numbers.
 _GRADIENTS = {
@@ -66,7 +66,7 @@ def explain(value: Rule, p: Sequence[float] = (), other: Rule | None = None, wid
         meant = {reason: _MEANING.get(reason.split()[-1], "the rule itself") for reason in reasons}
         lines += [
             "",
-            "What ends an interval:",
+            "What sets a bound:",
             *(f"  {reason}: {meaning}" for reason, meaning in meant.items()),
         ]
     return "\n".join(lines)
@@ -130,7 +130,7 @@ def _legend(region: Region) -> list[str]:
 
 def _gradient(its: Objective) -> Iterator[str]:
     """Describe the gradient of a token in log pi."""
-    mean = "G A / T in the place of r A, G the geometric mean of a response's T clipped ratios"
+    mean = "G A / T instead of r A, G the geometric mean of a response's T clipped ratios"
     whole = {
         "token": "",
         "sequence": "for each of the tokens",
@@ -175,7 +175,7 @@ def _stop(region: Region, log_p: Tensor, *, above: bool) -> str:
 
 def _table(cases: Sequence[Case], log_p: Tensor, width: int) -> list[str]:
     """Write a row for each p and rule. If that is too wide, write a table for each rule."""
-    rows = [["p", "", "new probability r p", "ratio r", "stopped by"]]
+    rows = [["p", "", "new probability r p", "ratio r", "bounded by"]]
     for s in log_p.split(1):
         for label, rule in cases:
             bounds = rule.bounds(s[None])

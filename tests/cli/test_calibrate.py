@@ -95,7 +95,7 @@ def test_it_says_what_it_found_and_what_to_paste(here, cli):
     region = bandpo.trust_regions.trust_region(yaml.safe_load(node)["trust_region"])
     share = f"{100 * outside.mean():.3g} % of your tokens are outside their bounds ({100 * rare:.3g} % of these are"
     assert second.startswith(f"With GRPO 0.2/0.2 {share}")
-    assert f"With Band-KL it is as many at delta = {region.delta:g} (95 % interval " in second
+    assert f"Band-KL has as many at delta = {region.delta:g} (95 % interval " in second
     assert f"policy_loss.trust_region={{type: band, divergence: kl, delta: {region.delta}" in verl
     assert bandpo.trust_regions.trust_region(json.loads(trl.partition("=")[2].rpartition(", ...")[0])) == region
 
@@ -112,14 +112,14 @@ def test_json_has_all_numbers(here, cli):
     assert bandpo.trust_regions.trust_region(ripo["measured"]["node"]) == bandpo.trust_regions.RIPO(ripo["value"])
     # The lower side alone, at 0.001, cuts more.
     assert (clip["value"], clip["measured"], clip["interval"]) == (None, None, None)
-    assert clip["why"].endswith("whatever eps_high is, which is more than wanted")
+    assert clip["why"].endswith("whatever eps_high is; that is more than you asked for")
 
 
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        ("--match clip:0.5:2 --rule band:kl,clip:0.0001:0.2", "Clip 0.0001/0.2, eps_high: not found: "),
-        ("--rate 0.01 --rule clip:0.0001:0.2", "asked for 1 % of the tokens. No number of any of the rules does the"),
+        ("--match clip:0.5:2 --rule band:kl,clip:0.0001:0.2", "Clip 0.0001/0.2, eps_high: no number was found: "),
+        ("--rate 0.01 --rule clip:0.0001:0.2", "asked for 1 % of the tokens. No rule has as many, at any number"),
         ("--cut --rule '{type: capped, region: {type: band}}' --parameter max_ratio", " of your tokens are clipped ("),
     ],
 )
@@ -151,7 +151,7 @@ BAD = {
     "advantage": ([{**GOOD, "advantage": math.nan}], "row 1: 'advantage' is nan; a number is"),
     "no advantage": ([{**GOOD, "advantage": "x"}], "row 1: 'advantage' is ['x', 'x']; a list of numbers is expected"),
     "response": ([{**GOOD, "response_id": [1]}], "row 1: 'response_id' is [1]; a name or a number is expected"),
-    "ratio 1": ([{**GOOD, "logps": [-1.0, -2.0]}], "every ratio is 1, so no rule acts: either each batch is"),
+    "ratio 1": ([{**GOOD, "logps": [-1.0, -2.0]}], "clipping has no effect: every ratio is 1. Each batch gets one"),
 }
 
 
@@ -171,7 +171,7 @@ ARGUMENTS = {
     "--rule band --parameter eps": "--parameter: Band-KL 0.05 has no number 'eps'; it has ['delta']",
     "--old oldlogps": "tokens.jsonl has no column 'oldlogps' (--old), did you mean 'old_logps'?; it has response_id, ",
     "--old logps": "tokens.jsonl: --old and --new are the same column, 'logps'",
-    "--match clip:1.0:100": "leaves none of ",
+    "--match clip:1.0:100": "none of ",
 }
 
 

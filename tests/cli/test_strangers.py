@@ -92,10 +92,10 @@ def test_no_command_that_reads_imports_what_is_named(inside, capsys):
     for args in READING:
         assert (main(args) in (0, 1), Path("ran").exists()) == (True, False), args
     assert "evilmod" not in sys.modules
-    text, name = " ".join("".join(capsys.readouterr()).split()), "a rule of one's own, evilmod:X, not loaded; --trust"
+    text, name = " ".join("".join(capsys.readouterr()).split()), "the rule evilmod:X is not loaded; --trust"
     assert text.count(f"{name} loads it") == 4  # of the doctor
     assert "trust_region: evilmod:X is not loaded, and so not checked before the run starts" in text
-    assert f"Mine: {name} loads it.".replace("'", "&#39;") in Path("report.html").read_text()
+    assert f"Mine: {name} loads it." in Path("report.html").read_text()
 
 
 def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_path, cli):

@@ -144,7 +144,7 @@ def test_a_history_without_the_trainers_step_has_that_of_wandb(tmp_path, cli):
     rows = [{"_step": x, "reward": x / 4, "val-core/gsm8k/acc/mean@8": x / 4} for x in (1, 2)]
     path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
     assert ([*read(path).at], read_result(str(path)).logged[0].mean) == ([1, 2], 0.5)
-    assert "no clip rate is in" in cli.out("doctor", str(path))
+    assert "no clip fraction is in" in cli.out("doctor", str(path))
 
 
 def metrics(step):

@@ -22,7 +22,7 @@ from bandpo.trust_regions import trust_region
 from bandpo_runs.config import build
 from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training import on_trl
-from bandpo_runs.training.script import of_script
+from bandpo_runs.training.script import of_grpo
 
 SOURCE = """
 from dataclasses import dataclass
@@ -202,10 +202,12 @@ def test_bandpo_train_runs_an_objective_with_it(module, tmp_path):
         f"trust_region(node={EVIL})",
         "trust_region(\"{type: 'evilmod:X'}\")",
         f"Objective(bandpo.trust_regions.trust_region({EVIL}))",
+        f"Objective({EVIL})",
+        f"Capped({EVIL}, 2.0)",
     ],
 )
 def test_a_script_with_a_type_of_ones_own_is_not_run(tmp_path, monkeypatch, code):
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "train.py").write_text(f"BandPOTrainer(args=GRPOConfig(), trust_region={code})\n")
-    assert "trust_region: not a plain value" in str(of_script([tmp_path / "train.py"], set())[2])
+    assert of_grpo([tmp_path / "train.py"])["trust_region"] is ...

@@ -59,7 +59,7 @@ def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule,
     trainer = build(tmp_path, rule=rule, save_strategy="steps", save_steps=2, save_total_limit=1)
     trainer.add_callback(At(5, gradients_times(factor)))
     message = rf"^step 5: weights \(\d+, first model.embed_tokens.weight\) .* {tmp_path}/checkpoint-4\. Try a smaller "
-    message += "learning_rate or max_grad_norm, .*; stop_if_not_finite=False goes on all the same$"
+    message += "learning_rate or max_grad_norm, .*; stop_if_not_finite=False continues nevertheless$"
     with pytest.raises(NotFiniteError, match=message):
         trainer.train()
     assert (logged(trainer, "step"), checkpoints(tmp_path)) == ([1, 2, 3, 4], [4])
@@ -137,7 +137,7 @@ def rewarded(trainer):
 def test_rewards_that_nothing_can_be_learned_from_end_training(tmp_path, values, what):
     trainer = build(tmp_path, given(values))
     start = [weight.clone() for weight in trainer.model.parameters()]
-    with pytest.raises(NotFiniteError, match=f"step 1: rewards of reward are {what}.*Mend the reward function"):
+    with pytest.raises(NotFiniteError, match=f"step 1: rewards of reward are {what}.*Fix the reward function"):
         trainer.train()
     assert all(map(torch.equal, start, trainer.model.parameters()))
     with pytest.warns(UserWarning, match=f"step 1: rewards of reward are {what}"):

@@ -225,9 +225,10 @@ def test_no_answer_says_why():
     beyond = (np.abs(np.expm1(doubled.log_ratio)) > 1).mean()  # an eps_low of more than 1 there is not
     below = (of.log_ratio < math.log(0.9)).mean()
     for some, region, options, why in (
-        (frozen, Band("kl"), {"rate": 0.3}, f"at most {share_that_moved(frozen):.3g} % of the tokens are outside"),
-        (of, Clip(0.1, 0.2), {"rate": below / 2}, f"{100 * below:.3g} % of the tokens are outside"),
-        (doubled, Clip(), {"rate": beyond / 2}, f"{100 * beyond:.3g} % of the tokens are outside"),
+        (frozen, Band("kl"), {"rate": 0.3},
+             f"at most {share_that_moved(frozen):.3g} % of the tokens are outside their bounds"),
+        (of, Clip(0.1, 0.2), {"rate": below / 2}, f"{100 * below:.3g} % of the tokens are outside their bounds"),
+        (doubled, Clip(), {"rate": beyond / 2}, f"{100 * beyond:.3g} % of the tokens are outside their bounds"),
         (of, Band("kl"), {"rate": 0.9, "cut": True},
          f"at most {share_that_moved(of, of.log_ratio * of.advantages > 0):.3g} % of the tokens are clipped"),
     ):  # fmt: skip
@@ -247,26 +248,28 @@ def test_what_is_sought_by_default_is_not_what_is_matched():
 def test_what_does_not_hold_is_said():
     of = tokens()
     few = calibrate(of, [Band("kl")], rate=0.001)
-    assert few.warnings[0].startswith("Only 6 tokens are to be outside.")
+    assert few.warnings[0].startswith("Only 6 tokens would be outside their bounds.")
     assert calibrate(of, [Band("kl")], rate=0.01).warnings == ()
     alone = Tokens(of.old, of.log_ratio, None, np.zeros(of.count, np.int64), {})
     assert calibrate(alone, [Band("kl"), Relaxed(Band(), Clip())], rate=0.01).rules[0].interval is None
     (capped,) = calibrate(of, [Capped(Band("kl"), 1.5)], rate=0.2).rules
     stopped = (of.log_ratio > math.log(1.5)).mean()
-    assert capped.notes[0].startswith(f"{100 * stopped / capped.measured.rate:.3g} % of its tokens outside are so")
+    assert capped.notes[0].startswith(
+        f"{100 * stopped / capped.measured.rate:.3g} % of its tokens outside their bounds are there"
+    )
     assert capped.notes[0].endswith(
         "at every region.delta that was tried: by a cap or the other side, or because their ratio is very far from 1."
     )
     coarse = Tokens(of.old, np.round(of.log_ratio * 5) / 5, None, of.responses, {})
     (found,) = calibrate(coarse, [Clip()], rate=0.1).rules
-    assert any("the very same ratio" in note for note in found.notes)
+    assert any("many have the same ratio" in note for note in found.notes)
 
 
 def test_a_batch_that_is_used_once_has_nothing_to_calibrate():
     still, of = Tokens(np.full(10, -1.0), np.full(10, 1e-8), None, np.arange(10), {}), tokens(spread=0.001)
     for some, options, why in (
-        (still, {}, "every ratio is 1, so no rule acts: either each batch is used for one"),
-        (of, {}, "GRPO 0.2/0.2 leaves none of 6,000 tokens outside"),
+        (still, {}, "clipping has no effect: every ratio is 1. Each batch gets one optimizer"),
+        (of, {}, "none of 6,000 tokens is outside the bounds of GRPO 0.2/0.2"),
         (
             Tokens(of.old, of.log_ratio, None, of.responses, {}),
             {"cut": True, "rate": 0.1},

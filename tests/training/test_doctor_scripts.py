@@ -37,11 +37,11 @@ def steps_of(tmp_path, **files):
 def test_of_a_script_that_is_not_there_nothing_is_made_up(tmp_path):
     run = f"bash ../other/base.sh {ACTOR}.optim.lr=1e-7\nsource /opt/env.sh\nsource ~/x.sh\n"
     first, *_, last = told(tmp_path, run__sh=run)
-    assert (first.level, first.what.startswith("base.sh: called in a script, and not beside it")) == ("note", True)
-    assert first.cure.startswith("give it too, first: bandpo doctor base.sh ")
+    assert (first.level, first.what.startswith("base.sh is called in the script and not found")) == ("note", True)
+    assert first.cure.startswith("add it: bandpo doctor base.sh ")
     assert last.level == "note"
     assert last.what == (
-        "the optimizer steps of a batch are not judged: train_batch_size is not given here; verl's default would be "
+        "the optimizer steps per batch are not judged: train_batch_size is not given here; verl's default would be "
         "1024; ppo_mini_batch_size is not given here; verl's default would be 256"
     )
 
@@ -52,28 +52,24 @@ GROWING = "".join(f"{name}={10 * f'${before}'}\n" for before, name in itertools.
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("N=4\nrun a.b=$((N * 2))", 8),
-        ("N=4; M=12\nrun a.b=$(( (${N} + M) / 2 - 1 ))", 7),
-        ("N=${N:-4}\nrun a.b=$(($N%3))", 1),
-        ("N=4\nrun a.b=${X:-$((N * N))}", 16),
         ("N=8 bash x\nN=${N:-4}\nrun a.b=$N", 8),
         ("N=4\nN=\"${N}\" M='1'\nexport N\nif [ N ]; then run a.b=$N; fi", 4),
         ("A=$B\nB=4\nrun a.b=$A", 4),
         ("N=4\nrun a.b=${Y:-${N}}", 4),
-        ("run a.b=$((N * 2))", "$"),
-        ("N=4\nN=8\nrun a.b=$((N * 2))", "$"),
+        ("N=4\nrun a.b=$((N * 2))", "$"),
+        ("N=${N:-4}\nrun a.b=$(($N%3))", "$"),
+        ("N=4\nrun a.b=${X:-$((N * N))}", "$"),
+        ("N=4\nM=$((N / 2))\nrun a.b=$M", "$"),
         ("N=4\nN=8\nrun a.b=${N:-2}", "$"),
         ('N=${N:-4}\nif [ "$DEBUG" ]; then N=8; fi\nrun a.b=$N', "$"),
         (': "${N:=4}"\nif [ "$DEBUG" ]; then N=8; fi\nrun a.b=$N', "$"),
         ("N=$(nvidia-smi | wc -l)\nrun a.b=$((N * 2))", "$"),
-        ("run a.b=$((1 / 0))", "$"),
-        ("run a.b=$((2 ** 9))", "$"),
         ("run a.b=$(($(f 4)))", "$"),
         ("A=$B\nB=$A\nrun a.b=$A", "$"),
         (f"a=xxxxx\n{GROWING}run a.b=$p", "$"),  # which would grow without end
     ],
 )
-def test_shell_arithmetic_of_known_names_is_computed_and_no_other(text, value):
+def test_a_shell_variable_has_its_one_value_and_what_is_computed_is_not_known(text, value):
     result = of_shell(text)["a"]["b"]
     assert result == value if isinstance(value, int) else "$" in result
 
@@ -90,7 +86,7 @@ def test_a_script_of_any_shape_takes_no_time(tmp_path, text):
 def test_scripts_that_call_the_next_one_twice_are_read_once_each(tmp_path):
     files = {f"s{k}__sh": f"bash s{k + 1}.sh\nbash s{k + 1}.sh x.n={k}\n" for k in range(30)}
     level, what = steps_of(tmp_path, **files, s30__sh=BASE)
-    assert (level, "spread over 4 optimizer steps" in what) == ("ok", True)
+    assert (level, "in 4 optimizer steps" in what) == ("ok", True)
 
 
 # ---- the doctor on setups as people keep them: scripts, settings and logs of every trainer (doctor_cases.yaml)
@@ -111,7 +107,7 @@ def test_a_setup_has_these_findings(case, here):
     assert (len(findings), beginnings) == (len(case["findings"]), case["findings"])
 
 
-# ---- the doctor of every trainer: it knows whose a configuration is, reads each form of it, and says what acts
+# ---- the doctor of every trainer: it knows whose a configuration is, reads each form, and says what has an effect
 
 SIZES = "--rollout-batch-size 32\n --n-samples-per-prompt 8\n --global-batch-size {}\n"
 RLHF = "--rollout.batch_size {} --train.batch_size 128\n"
@@ -161,11 +157,23 @@ def test_every_trainer_has_facts():
 
 
 HALF = {
-    "RLinf": (".yaml", "n_minibatches: 4\n{}", "entropy_op_type: torch", "entropy_op_type: flash_attn", "=flash_attn"),
-    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "without --true-on-policy-mode they are"),
-    "torchrl": (".yaml", "clip: torchrl\ntrain: {{mixed_precision: {}}}\n", "false", "true", "mixed_precision=True"),
-    "axolotl": (".yaml", "rl: grpo\nbf16: true\n{}", "deepspeed: zero3.json\n", "", "without deepspeed they are"),
-    "ms-swift": (".sh", "swift rlhf --torch_dtype bfloat16 {}\n", "--deepspeed zero2", "", "without --deepspeed"),
+    "RLinf": (
+        ".yaml",
+        "n_minibatches: 4\n{}",
+        "entropy_op_type: torch",
+        "entropy_op_type: flash_attn",
+        "set entropy_op",
+    ),
+    "miles": (".sh", "miles {}\n", "--true-on-policy-mode", "", "remove --true-on-policy-mode"),
+    "torchrl": (
+        ".yaml",
+        "clip: torchrl\ntrain: {{mixed_precision: {}}}\n",
+        "false",
+        "true",
+        "set train.mixed_precision=True",
+    ),
+    "axolotl": (".yaml", "rl: grpo\nbf16: true\n{}", "deepspeed: zero3.json\n", "", "remove deepspeed"),
+    "ms-swift": (".sh", "swift rlhf --torch_dtype bfloat16 {}\n", "--deepspeed zero2", "", "remove --deepspeed"),
     "open-instruct": (".sh", "python open_instruct/grpo_fast.py\n{}", "", None, "write logits.float() in forward_for_"),
 }
 
@@ -173,7 +181,7 @@ HALF = {
 @pytest.mark.parametrize(("suffix", "text", "bad", "good", "cure"), HALF.values(), ids=HALF)
 def test_half_precision_is_told_where_the_trainer_does_not_compute_in_float32(tmp_path, suffix, text, bad, good, cure):
     def told(setting):
-        words = "log-probabilities are computed in the precision of the model; in bfloat16 ratios are wrong by percents"
+        words = "log-probabilities have the precision of the model. In bfloat16 ratios are off by several percent"
         return [(f[0], cure in f[2]) for f in said(tmp_path, text.format(setting), suffix) if words in f[1]]
 
     assert told(bad) == [("warning", True)]
@@ -192,12 +200,13 @@ def test_a_shell_script_is_read_and_not_run():
     : "${K:=7}"
     x=1
     [ "$x" ] && x=2
-    run a.b="$N" '+a.c={type: band, delta: 0.1}' a.d=${M} a.e=${Q:-5} a.f=$K a.g=$x a.h=$((N * 2)) "a.i=it's" \\
+    run a.b="$N" '+a.c={type: band, delta: 0.1}' a.d=${M} a.e=${Q:-5} a.f=$K a.g=$x a.h=$((N*2)) "a.i=it's" \\
       --flag --other-flag 0.5 --last=3 # a.j=1
     touch ran
     """
     assert of_shell(script) == {
-        "a": {"b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": 8, "i": "its"},
+        "a": {"b": 4, "c": {"type": "band", "delta": 0.1}, "d": 4, "e": 5, "f": 7, "g": "$x", "h": "$((N*2))",
+              "i": "its"},
         "--flag": True, "--other-flag": 0.5, "--last": 3,
     }  # fmt: skip
     assert not Path("ran").exists()
@@ -209,7 +218,7 @@ def test_of_a_script_plain_values_are_read_and_names_that_are_set_once(tmp_path)
         "print('ran')\nn = 4\nm = 1\nm = 2\nclass C:\n    k: int = 3\n"
         "f(a=n, b=m, c=args.k, d=g(), e=dict(x=1), **{'h': 2})\nmod.f(a=1)\nf(a=4)\nf(i=1)\nf(i=2)\n",
     )
-    f = {"a": 4, "b": ..., "c": 3, "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
+    f = {"a": 4, "b": ..., "c": ..., "d": ..., "e": {"x": 1}, "h": 2, "i": ...}
     assert of_code(path) == {"f": f, "mod": {"f": {"a": 1}}, "dict": {"x": 1}}
 
 
@@ -240,7 +249,7 @@ def test_the_ratio_is_1_where_trl_itself_makes_no_pass_for_old_log_probabilities
     )
     of_trl = accumulation % (args.steps_per_generation * iterations) == 0  # as its trainer asks
     ((level, what, cure),) = findings(*(f"{key}={value}" for key, value in settings.items()))
-    assert (level, "the ratio is 1 by design" in what) == ("problem" if of_trl else "ok", of_trl)
+    assert (level, "clipping has no effect: every ratio is 1" in what) == ("problem" if of_trl else "ok", of_trl)
     if of_trl:
         cure = re.match(r"steps_per_generation=(\d+) ", cure)[0].strip()
         assert findings(f"gradient_accumulation_steps={accumulation}", cure)[0][0] == "ok"
@@ -259,15 +268,15 @@ def test_half_precision_is_told_where_trl_computes_log_probabilities_in_it(monke
         (["bf16=false"], False),
     ):
         result = findings("num_iterations=2", *settings)
-        levels = [level for level, what, _ in result if "in bfloat16 ratios are wrong by percents" in what]
+        levels = [level for level, what, _ in result if "In bfloat16 ratios are off by several percent" in what]
         assert levels == ["warning"] * (half and told), settings
 
 
 CHANGED = {
     "in place": ("steps = 1\nsteps *= 8", "steps_per_generation=steps", "steps_per_generation"),
     "a loop": ("steps = 1\nfor steps in (1, 8):\n    pass", "steps_per_generation=steps", "steps_per_generation"),
-    "an item": ("kw = dict(num_iterations=1)\nkw['num_iterations'] = 4", "**kw", "kw cannot be read"),
-    "an update": ("kw = dict(num_iterations=1)\nkw.update(num_iterations=4)", "**kw", "kw cannot be read"),
+    "an item": ("kw = dict(num_iterations=1)\nkw['num_iterations'] = 4", "**kw", "**kw: not a plain value"),
+    "an update": ("kw = dict(num_iterations=1)\nkw.update(num_iterations=4)", "**kw", "**kw: not a plain value"),
     "the trainer's": (
         "",
         "num_iterations=1)\ntrainer.args.num_iterations = 4\nprint(args",
@@ -286,6 +295,12 @@ CHANGED = {
             "a rest": "match mine:\n    case [*steps]: ...",
         }.items()
     },
+    "another call": ("other = GRPOConfig(num_iterations=1)", "num_iterations=4", "num_iterations: not a plain value"),
+    "another rule": (
+        "BandPOTrainer(m, trust_region='grpo')\nBandPOTrainer(m, trust_region='dapo')",
+        "num_iterations=n",
+        "num_iterations, trust_region: not a plain value",
+    ),
     "an attribute": ("", "num_iterations=1)\nargs.num_iterations = 4\nprint(args", "num_iterations: not a plain value"),
 }
 

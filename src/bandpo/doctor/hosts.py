@@ -16,7 +16,6 @@ from ..numerics import listed
 from ..trust_regions.rules import Clip
 from . import (
     Finding,
-    Level,
     absent,
     in_half,
     not_judged,
@@ -49,19 +48,14 @@ def host_settings(
     from ..integrations import TRAINERS, Trainer
     from ..integrations.trl_settings import NEUTRAL
 
-    facts, trainer, get = (
-        FACTS[host],
-        TRAINERS.get(host, Trainer("", "")),
-        functools.partial(_get, dict(_flat(config))),
-    )
+    facts, trainer = FACTS[host], TRAINERS.get(host, Trainer("", ""))
+    get = functools.partial(_get, dict(_flat(config)))
 
     def other(names: Mapping[str, Any], sign: str = "=") -> str:
         """Name the settings that have none of these values."""
-        settings = {name: get(name) for name in names}
+        values = {name: get(name) for name in names}
         return ", ".join(
-            f"{name}{sign}{value}"
-            for name, value in settings.items()
-            if value not in (*listed(names[name]), None, ...)
+            f"{name}{sign}{x}" for name, x in values.items() if x not in (*listed(names[name]), None, ...)
         )
 
     names, value, *default = facts.get("anchor", ("?", True))
@@ -69,80 +63,65 @@ def host_settings(
     at_sampler = [get(name, default) == value for name in listed(names)]
     anchor = "sampler" if (any(at_sampler) if value else all(at_sampler)) else "old"
     loss: dict[str, str] = facts.get("loss", {})
-    chosen, node, objective = (
-        [get(name) == value for name, value in loss.items()],
-        get("trust_region"),
-        None,
-    )
+    chosen, node, objective = [get(name) == x for name, x in loss.items()], get("trust_region"), None
     imported = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     ours = host in TRAINERS and (all(chosen) if loss else imported)
-    clip = "{type: clip, eps_low: ..., eps_high: ...}"
+    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
     write = (
-        " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
-        or "docs/hosts.md"
+        write or f"docs/hosts.md{'; no setting shows whether that is in place' * (host not in TRAINERS)}"
     )
-    write = write if host in TRAINERS else "docs/hosts.md; no setting shows whether that is in place"
     if ours:
         objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
-        unread = other(facts.get("clip", {}))
-        if unread:
-            cure = (
-                clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
-            )
-            yield Finding(
-                "problem",
-                f"{unread}: not read by the loss bandpo",
-                f"set it to its default, or write {cure} as the trust_region",
-            )
-        for name, values in facts.get("taken", {}).items():
-            if other({name: values}):
-                yield Finding(
-                    "problem",
-                    f"{other({name: values})}: bandpo's loss refuses it, because "
-                    + ("no rule acts in the loss of that" if values else "the trust_region replaces it"),
-                    f"one of {', '.join(map(str, values))}"
-                    if values
-                    else f"remove it; a plain clip is {clip}",
-                )
     elif any(chosen) or node is not None:
         settings = " and ".join(f"{_short(name)} is {get(name) or 'not set'}" for name in loss)
-        whose = "Band KL 0.05, whatever is set" if host == "verl" and chosen[0] else f"{host}'s own"
-        yield Finding(
-            "problem",
-            f"{settings or 'bandpo is not named'}: the loss is {whose}, and no option is read",
-            write,
-        )
+        whose = "Band KL 0.05" if host == "verl" and chosen[0] else f"{host}'s own"
+        what = f"the loss is {whose}, and no trust_region is read: {settings or 'bandpo is not named'}"
+        yield Finding("problem", what, write)
     else:
         # Without the dual clip.
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
-        own = {name: x for name, x in own.items() if x not in (None, ...)}
-        limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items())
-        level: Level = "note"
-        what = facts.get("clip_is", "distances from 1, as in Clip")
-        if any(get(name) == value for name, value in facts.get("gspo", {}).items()):
+        limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
+        level, what = "note", facts.get("clip_is", "distances from 1, as in Clip")
+        if any(get(name) == x for name, x in facts.get("gspo", {}).items()):
             level, what = of_sequences(own.values())
             limits = limits or absent(*next((_short(name), x) for name, x in facts["clip"].items()), host)
         what = f", and its limits ({limits}) are {what}" * bool(limits)
         yield Finding(level, f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from on_verl.more(get, objective, ours)
-    exact = facts.get("float32", {})
-    if isinstance(exact, str):
-        yield in_half(host, exact)
-    elif other(exact):
-        cures = [f"with {name}={x[0]}" if any(x) else f"without {name}" for name, x in exact.items()]
-        yield in_half(other(exact), f"{' and '.join(cures)} they are float32")
-    yield _steps(host, facts, get, anchor)
+    clip = "{type: clip, eps_low: ..., eps_high: ...}"
+    clip = clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
+    replaced, takes = other(facts.get("clip", {})), facts.get("takes", {})
+    wrong = {name: values for name, values in takes.items() if other({name: values})}
+    allowed = "; ".join(f"{name}: one of {', '.join(map(str, values))}" for name, values in wrong.items())
+    exact, cure = facts.get("float32", (None, ""))
+    half = host if exact == {} else other(exact or {})
     neutral = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
     changed = other(
         {each + name: neutral[name] for each in listed(facts.get("samples", "?")) for name in neutral},
         " = ",
     )
-    if changed:
-        yield Finding(
-            "warning" if ours else "note",
-            f"{changed}: tokens are not sampled from the probabilities that bounds are computed from",
-        )
+    findings = [
+        (
+            ours and replaced,
+            Finding(
+                "problem",
+                f"Remove {replaced}: your trust_region replaces it",
+                f"a clip is trust_region={clip}",
+            ),
+        ),
+        (ours and wrong, Finding("problem", f"{other(wrong)}: bandpo's loss refuses it", allowed)),
+        (half, in_half(half, cure)),
+        (True, _steps(host, facts, get, anchor)),
+        (
+            changed,
+            Finding(
+                "warning" if ours else "note",
+                f"{changed}: tokens are not sampled from the probabilities that bounds are computed from",
+            ),
+        ),
+    ]
+    yield from (finding for holds, finding in findings if holds)
 
 
 def of_rule(
@@ -163,19 +142,13 @@ def of_rule(
     except ValueError as error:
         yield split("problem", f"trust_region: {error}", "correct the node")
         return None
-    if node is None:
-        yield Finding(
-            "note",
-            f"no trust_region is given here; without one the loss of {host} is {describe(objective)}",
-            "give the file that has it, too, or write trust_region={type: ...}",
-        )
-    else:
-        yield Finding("ok", f"the loss of {host} is {describe(objective)}")
+    what = f"{'no trust_region is given here, so ' * (node is None)}the loss of {host} is {describe(objective)}"
+    cure = "add the file that has it, or trust_region={type: ...}"
+    yield Finding("note", what, cure) if node is None else Finding("ok", what)
     region, old = objective.trust_region, torch.tensor([1e-4, 0.01, 0.5, 0.9]).log()
-    suspicion = region.suspicion()
-    bounds = None if region.all_required() else region.bounds(old)
+    bounds, suspicion = None if region.all_required() else region.bounds(old), region.suspicion()
     if bounds is not None and (bounds.log_high >= -old).all() and (bounds.log_low < -20).all():
-        suspicion = "the region is so wide that no token can be outside; bandpo calibrate finds a number that acts"
+        suspicion = "no token can be outside its bounds: the region is too wide; bandpo calibrate finds a narrower one"
     if suspicion:
         yield split("warning", suspicion)
     if objective.ratio == "sequence-mean" and isinstance(region, Clip):
@@ -186,7 +159,7 @@ def of_rule(
 
 
 def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Finding:
-    """Count the uses of an answer, and the optimizer steps of a batch. What is not given counts only if it is 1."""
+    """Count the epochs over a batch, and its optimizer steps. What is not given counts only if it is 1."""
     ways, again, (unless, because) = (
         facts.get("steps", []),
         facts.get("again", "?"),
@@ -204,21 +177,15 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             steps = round(
                 math.prod(1 / size if name[0] == "/" else size for name, size in sizes.items()), 9
             )
-            text = [
+            text = ", ".join(
                 f"{_short(name)} {size}{' by default' * (name in defaults)}"
                 for name, size in sizes.items()
-            ]
-            more = [f"a smaller {_short(name)}" for name in way if name[0] == "/"]
-            more += [f"more {_short(name)}" for name in ways[0] if name == again or len(ways[0]) == 1]
-            if "anchor" in facts:
-                name = listed(facts["anchor"][0])[0]
-                setting = name if name[0] == "-" else f"{name}={facts['anchor'][1]}"
-                more.append(f"{setting}, the sampler as anchor, in an asynchronous run")
+            )
             finding = spread(
                 get(again, 1),
                 steps if steps > 1 else None,
-                ", ".join(text) or f"as {host} always does",
-                ", or ".join(more),
+                text or f"as {host} always does",
+                facts.get("more", ""),
                 anchor,
             )
             if way and len(defaults) == len(way):  # none of them is given
@@ -230,9 +197,8 @@ def _steps(host: str, facts: Mapping[str, Any], get: Any, anchor: str) -> Findin
             else f"{_short(name)} is {'not a plain number here' if size is ... else repr(size)}"
             for name, size in lacks
         )
-    return not_judged(
-        why, get(again), "" if anchor == "sampler" else "with one step per batch no rule acts"
-    )
+    cure = "" if anchor == "sampler" else "with one optimizer step per batch clipping has no effect"
+    return not_judged(why, get(again), cure)
 
 
 def _flat(node: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

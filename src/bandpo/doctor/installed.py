@@ -35,35 +35,24 @@ _TRL_OF_VERL = (1, 12)
 def installation() -> Iterator[Finding]:
     """Find the installed versions, and what is missing or untested."""
     yield Finding("ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    verl = version_of("verl")
-    for name, tested in TESTED.items():
-        version = version_of(name)
-        is_tested = version is not None and version.partition("+")[0] in tested
-        remark = "" if is_tested else f" (tested with {', '.join(tested)})" if tested else " (not tested)"
-        if (
-            version is None
-            and verl
-            and name in FOR_VERL
-            and (name != "TransferQueue" or minor(verl) >= (0, 9))
-        ):
-            yield Finding("warning", f"{name} is not installed: {FOR_VERL[name]}", _INSTALL)
-        elif version is None and name == "verl":  # the others are brought by an extra
-            yield Finding("note", f"verl is not installed{remark}", _INSTALL)
-        elif (
-            version
-            and name in NEEDED
-            and not minor(NEEDED[name][0]) <= minor(version) <= minor(NEEDED[name][1])
-        ):
+    versions = {name: version for name in TESTED if (version := version_of(name)) is not None}
+    for name, version in versions.items():
+        tested, (oldest, newest) = TESTED[name], NEEDED.get(name, (version, version))
+        remark = f" (tested with {', '.join(tested)})" if tested else " (not tested)"
+        if minor(oldest) <= minor(version) <= minor(newest):
+            yield Finding("ok", f"{name} {version}{remark * (version.partition('+')[0] not in tested)}")
+        else:
             yield Finding(
                 "problem",
-                f"{name} {version}, bandpo needs {' to '.join(f'{each}.x' for each in NEEDED[name])}",
-                f"pip install '{name}=={NEEDED[name][1]}.*'; the integration leans on names of these releases"
-                + "; if it is EasyR1's own package verl: docs/hosts.md" * (name == "verl"),
+                f"{name} {version}: bandpo needs {oldest}.x to {newest}.x",
+                f"pip install '{name}=={newest}.*'"
+                + "; for EasyR1's own package verl see docs/hosts.md" * (name == "verl"),
             )
-        elif version:
-            yield Finding("ok", f"{name} {version}{remark}")
-    trl = version_of("trl")
-    if verl and trl and minor(trl) > _TRL_OF_VERL:
+    verl, trl = versions.get("verl"), versions.get("trl", "0")
+    for name, use in FOR_VERL.items():
+        if verl and name not in versions and (name != "TransferQueue" or minor(verl) >= (0, 9)):
+            yield Finding("warning", f"{name} is not installed: {use}", _INSTALL)
+    if verl and minor(trl) > _TRL_OF_VERL:
         yield Finding(
             "warning",
             f"verl's FSDP worker cannot make a model beside TRL {trl}: it imports trl.experimental.ppo",
@@ -81,15 +70,11 @@ def _gpus(missing: Level) -> Finding:
         names = " and ".join(sorted({torch.cuda.get_device_name(number) for number in range(count)}))
     except Exception as error:  # whatever a broken torch or driver raises
         return Finding("problem", f"torch cannot be used: {type(error).__name__}: {error}", _INSTALL)
-    if not built:
-        return Finding(missing, f"no GPU: torch {torch.__version__} is a build for CPUs", _INSTALL)
-    if not count:
-        return Finding(
-            missing,
-            f"no GPU is seen by torch {torch.__version__}, a build for CUDA {built}",
-            "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too",
-        )
-    return Finding("ok", f"{count} x {names}, CUDA {built}")
+    if built and count:
+        return Finding("ok", f"{count} x {names}, CUDA {built}")
+    what = f"no GPU is seen by torch {torch.__version__}, which is a build for {f'CUDA {built}' if built else 'CPUs'}"
+    cure = "nvidia-smi shows GPUs and driver, which must be new enough for that CUDA; see CUDA_VISIBLE_DEVICES, too"
+    return Finding(missing, what, cure if built else _INSTALL)
 
 
 def minor(version: str) -> tuple[int, ...]:

@@ -31,45 +31,49 @@ _REUSE = (
 )
 
 
-def is_of_trl(config: Mapping[str, Any]) -> bool:
-    """Return whether settings have a name of GRPOConfig."""
-    others = {
-        "trust_region",
-        "top_k",
-        "top_p",
-        "max_completion_length",
-        "per_device_train_batch_size",
-        "scale_rewards",
-        "num_generations",
-    }
-    return not config.keys().isdisjoint({*JUDGED, *others})
+_READ = {*JUDGED, "trust_region", "anchor"}
+# Names that show that settings are TRL's.
+NAMES = JUDGED.keys() | {
+    "trust_region",
+    "top_k",
+    "top_p",
+    "max_completion_length",
+    "per_device_train_batch_size",
+    "scale_rewards",
+    "num_generations",
+}
 
 
 def trl_settings(
-    config: Mapping[str, Any],
-    unknown: frozenset[str] = frozenset(),
-    *,
-    host: str = "TRL",
-    trust: bool = False,
-    whole: bool = True,
+    config: Mapping[str, Any], *, host: str = "TRL", trust: bool = False, whole: bool = True
 ) -> Iterator[Finding]:
     """Find settings of a GRPOConfig that disable a rule or are refused.
 
     >>> finding = next(trl_settings({"steps_per_generation": 1, "trust_region": "band:kl:0.05"}))
-    >>> finding.level, finding.what[:27]
-    ('problem', 'the ratio is 1 by design: e')
+    >>> finding.level, finding.what[:43]
+    ('problem', 'clipping has no effect: every ratio is 1, w')
 
     Args:
         config: the settings by name; TRL's own values hold for others. With the key `trust_region`, if only None, the
-            trainer is BandPOTrainer.
-        unknown: names whose values are not known; what depends on one of them is not judged.
+            trainer is BandPOTrainer. What depends on a value of `...` is not judged, and with a name of `**` nothing
+            is that is not given.
         host: whose trainer has the GRPOConfig, "TRL" or "unsloth".
         trust: import the module of a user's rule, which runs what is in it.
         whole: whether these are all settings of a run, so that TRL's own values hold for the others.
     """
-    values = {**JUDGED, **config}
-    if unknown.isdisjoint(_REUSE):
-        yield _reuse(values, config.keys(), whole)
+    from ..integrations import objective_for
+    from ..integrations.trl_settings import refusals, suspicions
+
+    hidden = sorted(
+        name for name, x in config.items() if x is ... and (name in _READ or name[:2] == "**")
+    )
+    if hidden:
+        what = f"{', '.join(hidden)}: not a plain value here; what depends on it is not judged"
+        yield Finding("note", what, "add the value: bandpo doctor FILE key=value")
+    unknown = {*hidden, *(JUDGED.keys() - config.keys() if any("**" in name for name in hidden) else ())}
+    values = JUDGED | {name: value for name, value in config.items() if value is not ...}
+    if unknown.isdisjoint({*_REUSE, "anchor"}):
+        yield _steps(values, config.keys(), whole)
     version = version_of("trl") or "1.15"
     no_autocast = values.get("bf16") is False
     half = "float16" in str(values.get("model_init_kwargs")) if no_autocast else values.get("deepspeed")
@@ -78,46 +82,45 @@ def trl_settings(
             f"TRL {version} with {'deepspeed' if values.get('deepspeed') else 'bf16=False'}",
             "TRL 1.15 or later; or bf16=True without DeepSpeed, where accelerate's autocast returns float32",
         )
-    from ..integrations import objective_for
-    from ..integrations.trl_settings import refusals, suspicions
-
     settings: Any = SimpleNamespace(**values)
-    if "trust_region" not in unknown | config.keys():
-        messages = refusals(settings, objective_for(host, None), host=host)
-        yield from (split("note", f"with BandPOTrainer: {message}") for message in messages)
+    if "trust_region" not in config:
+        for message in refusals(settings, objective_for(host, None), host=host):
+            yield split("note", f"with BandPOTrainer: {message}")
         if str(values["importance_sampling_level"]).startswith("sequence"):
-            names = [x for x in ("epsilon", "epsilon_high") if x not in unknown and values[x] is not None]
-            level, what = of_sequences(values[name] for name in names)
-            limits = [f"{x} {values[x]}" if x in config else absent(x, values[x], host) for x in names]
+            limits = {
+                x: values[x]
+                for x in ("epsilon", "epsilon_high")
+                if x not in unknown and values[x] is not None
+            }
+            level, what = of_sequences(limits.values())
+            text = ", ".join(
+                f"{x} {limit}{' by default' * (x not in config)}" for x, limit in limits.items()
+            )
             yield Finding(
-                level,
-                f"importance_sampling_level sequence: {', '.join(limits) or 'the epsilons'} are {what}",
+                level, f"importance_sampling_level sequence: its limits ({text or 'epsilon'}) are {what}"
             )
         return
-    objective = None
+    objective, anchor = None, values.get("anchor", "old")
     if "trust_region" not in unknown:
-        objective = yield from of_rule(
-            host,
-            values.get("trust_region"),
-            values.get("anchor", "old"),
-            values["loss_type"],
-            trust,
-        )
-    names = [name for name in ("use_vllm", "images", "fsdp", "deepspeed") if values.get(name)]
-    read = "BandPOTrainer was read with it, and not run"
-    yield from (Finding("note", f"{name}: {read}", "compare a step under Clip") for name in names)
+        objective = yield from of_rule(host, values["trust_region"], anchor, values["loss_type"], trust)
+    for name in ("use_vllm", "fsdp", "deepspeed"):
+        if values.get(name):
+            yield Finding(
+                "note", f"{name}: BandPOTrainer was not run with it", "compare a step under Clip"
+            )
     yield from (split("problem", message) for message in refusals(settings, objective, host=host))
     yield from (split("warning", message) for message in suspicions(settings))
 
 
-def _reuse(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
-    """Count the uses of an answer, and the optimizer steps of a batch."""
+def _steps(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
+    """Count the epochs over a batch, and its optimizer steps."""
     accumulation, steps, generated, iterations = (values[name] for name in _REUSE)
+    epochs = iterations if "num_iterations" in names else None
     if steps is None and generated is not None:
-        return Finding(
-            "note",
-            "generation_batch_size: how many steps it is used for depends on the number of processes; not judged",
-            "steps_per_generation says it alone",
+        return not_judged(
+            "under generation_batch_size they depend on the number of processes",
+            epochs,
+            "set steps_per_generation instead",
         )
     sizes = {
         "steps_per_generation": accumulation if steps is None else steps,
@@ -126,12 +129,12 @@ def _reuse(values: Mapping[str, Any], names: Set[str], whole: bool) -> Finding:
     }
     text = ", ".join(f"{name} {x!r}{' by default' * (name not in names)}" for name, x in sizes.items())
     if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
-        return Finding("problem", f"not all of these are positive numbers: {text}", "correct them")
+        return Finding("problem", f"not all of these are positive integers: {text}", "correct them")
     if not whole and "gradient_accumulation_steps" not in names:
         return not_judged(
             absent("gradient_accumulation_steps", accumulation, "TRL"),
-            iterations if "num_iterations" in names else None,
-            "give it too, or the script",
+            epochs,
+            "add it, or give the script",
         )
     steps = sizes["steps_per_generation"] * iterations
     return spread(

@@ -3,8 +3,8 @@
     plugins: [bandpo.integrations.axolotl.Plugin]
     trust_region: {type: band, divergence: kl, delta: 0.05}
 
-Other options of `BandPOConfig`, such as `anchor: sampler`, stand beside them. A rule acts where a batch serves several
-steps: make `trl.generation_batch_size` that many times the batch of a step.
+Other options of `BandPOConfig`, such as `anchor: sampler`, stand beside them. A rule has an effect with several
+optimizer steps per batch: make `trl.generation_batch_size` that many times the batch of a step.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ _FIELDS = {
 Options = create_model("Options", **{name: (kind | None, None) for name, kind in _FIELDS.items()})  # pyright: ignore
 _REPLACED, _OTHER_LOSS = (
     "trust_region replaces it, with {type: clip} too",
-    "no rule acts in the loss of that",
+    "a rule has no effect there",
 )
 _WRONG = {
     "epsilon": _REPLACED,

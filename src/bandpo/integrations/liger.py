@@ -4,9 +4,9 @@
     value, metrics = loss(hidden, lm_head.weight, completion_ids, completion_mask, advantages, old_per_token_logps=old)
 
 replaces `LigerFusedLinearGRPOLoss`. Its epsilons hold the bounds of each token; Liger does not cut them into its chunks
-of sequences, so the batch is one chunk. The anchor is `old_per_token_logps`; without them the batch is on policy and no
-rule acts. The average is Liger's, by `loss_type`: over micro-batches a mean of means, except for "dapo" with
-`num_items_in_batch`. Not for `triton_grpo_loss`.
+of sequences, so the batch is one chunk. The anchor is `old_per_token_logps`; without them the batch is on-policy, and
+clipping has no effect. The average is Liger's, by `loss_type`: over micro-batches a mean of means, except for "dapo"
+with `num_items_in_batch`. Not for `triton_grpo_loss`.
 """
 
 # pyright: reportMissingImports=false

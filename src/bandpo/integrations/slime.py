@@ -6,7 +6,7 @@ where rule.yaml holds `trust_region: {type: band, divergence: kl, delta: 0.05}`.
 clip, average and KL; `--eps-clip` and `--eps-clip-high` are not read. The anchor is the old policy, with
 `--use-rollout-logprobs` the sampler. Not for the estimators gspo and cispo, whose losses have other limits. With one
 optimizer step a batch slime's own loss takes the old log-probabilities of the update itself; with any `custom_loss`
-slime makes a forward pass more for the same numbers, and no rule acts.
+slime makes a forward pass more for the same numbers, and clipping has no effect.
 """
 
 from functools import partial

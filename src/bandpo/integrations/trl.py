@@ -136,7 +136,7 @@ class BandPOTrainer(GRPOTrainer):
 
         trainer = BandPOTrainer(model, reward, args, rows, trust_region=Band("kl", 0.05))     # was: GRPOTrainer(
 
-    A rule acts only where a batch is used for several optimizer steps: set `steps_per_generation` (or `num_iterations`)
+    A rule has an effect only with several optimizer steps per batch: set `steps_per_generation` (or `num_iterations`)
     so that their product exceeds `gradient_accumulation_steps`. Metrics are logged under `bandpo/`, and each row of the
     log is written to `metrics.jsonl` in `output_dir`, too; at the end one line says what the clip did. A
     `ControlCallback` steers a number of the rule.
@@ -341,7 +341,7 @@ class BandPOTrainer(GRPOTrainer):
             size = "None or NaN for all completions" if missing else f"{size} in float32"
             what, change = (
                 f"rewards of {', '.join(bad)} are {size}",
-                "Mend the reward function, or scale it near 1",
+                "Fix the reward function, or scale it near 1",
             )
             self.finite_guard.stop(self.args, self.state, self.state.global_step + 1, what, change)
         return rewards

@@ -44,7 +44,7 @@ class FiniteGuard(TrainerCallback):
     def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
         self._scale = self._scale_now()
         change = (
-            _SMALLER if state.global_step else "Take a model whose weights are finite, or mend this one"
+            _SMALLER if state.global_step else "Take a model whose weights are finite, or fix this one"
         )
         self._look(args, state, _shards(model, every=True), change)
 
@@ -80,7 +80,7 @@ class FiniteGuard(TrainerCallback):
                 else f"the last whole checkpoint is {last}"
             )
             raise NotFiniteError(
-                f"{when}: {what}; {where}. {change}; stop_if_not_finite=False goes on all the same"
+                f"{when}: {what}; {where}. {change}; stop_if_not_finite=False continues nevertheless"
             )
         if what not in self._warned:
             self._warned.add(what)

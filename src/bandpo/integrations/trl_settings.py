@@ -135,7 +135,7 @@ def refusals(args: Any, objective: Objective | None, *, host: str = "TRL") -> It
     refused = {
         f"temperature must be positive and the sampler's own: log-probabilities are taken at temperature {at}, tokens "
         f"sampled at {sampled_at}": not (isinstance(at, int | float) and at > 0) or sampled_at != at,
-        f"delta = {delta} is TRL's two-sided clip of the ratio, and stops all tokens above {delta}; did you mean "
+        f"delta = {delta} is TRL's two-sided clip of the ratio, and clips every token above {delta}; did you mean "
         f"trust_region=Band('kl', {radius})?": is_ratio,
         f"delta must not be set with {rule}, got {delta}: it clips tokens that no metric counts; write "
         f"dual_clip={delta} in an Objective, such as Objective(Band('kl', 0.05), dual_clip={delta})":
@@ -169,7 +169,7 @@ def suspicions(args: Any) -> Iterator[str]:
 
 
 def warn_of(args: Any, region: Region) -> float:
-    """Warn if settings keep the region from acting. Returns the steps a batch."""
+    """Warn if settings leave the region without effect. Returns the optimizer steps per batch."""
     for suspicion in suspicions(args):
         warnings.warn(suspicion, stacklevel=3)
     reuse, accumulation = (

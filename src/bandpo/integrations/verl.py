@@ -156,8 +156,8 @@ def bandpo_loss(
     if half:
         once(
             warnings.warn,  # no logger: in Ray's workers the root logger shows errors only
-            f"log-probabilities reach the loss as {half[0].dtype}, of two or three digits: ratios are off by percents. "
-            f"What helps: {VERL_IN_FLOAT32}",
+            f"log-probabilities reach the loss as {half[0].dtype}, of two or three digits: ratios are off by "
+            f"several percent. What helps: {VERL_IN_FLOAT32}",
         )
     return loss, out | logged(metrics)
 

@@ -151,7 +151,7 @@ def watch(
     once: Annotated[bool, Option("--once", help="Show the runs once and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Follow running training: rewards, clip rates, collapse.
+    """Follow running training: rewards, clip fractions, collapse.
 
     It only reads the logs. It ends when all runs have ended, or with Ctrl-C.
     """
@@ -193,7 +193,7 @@ def calibrate(
     ],
     rate: Annotated[
         float | None,
-        Option(parser=probability, help="Share of the tokens to leave outside, such as 0.01."),
+        Option(parser=probability, help="Share of the tokens outside their bounds, such as 0.01."),
     ] = None,
     match: Annotated[
         Any, Option(parser=region, metavar="RULE", help="Rule to match. [default: clip:0.2:0.2]")

@@ -91,7 +91,7 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         )
     )
     for rule in calibration.rules:
-        for note in (*rule.notes, *([f"not found: {rule.why}."] if rule.why else [])):
+        for note in (*rule.notes, *([f"no number was found: {rule.why}."] if rule.why else [])):
             console.print(f"{rule.label}, {_fields(rule)}: {note}", soft_wrap=True)
     nodes = [
         rule.measured.node
@@ -113,7 +113,7 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         )
     meaning = {
         "clipped": "clipped: outside its bounds on the side to which its advantage drives it, so without a gradient.",
-        "outside": "outside: beyond one of its bounds, whatever its advantage, as clip/fraction in the log.",
+        "outside": "outside: outside its bounds, whatever its advantage, as clip/fraction in the log.",
     }
     console.print(
         f"{meaning[share]} Intervals are over whole responses. More: docs/run.md",
@@ -137,8 +137,8 @@ def _answer(calibration: Calibration) -> str:
         if rule.value is not None:
             name = rule.label.rpartition(" ")[0] or rule.label
             spread = "" if rule.interval is None else f" ({100 * LEVEL:.0f} % interval {_interval(rule)})"
-            return f"{text} With {name} it is as many at {_fields(rule)} = {rule.value:.6g}{spread}."
-    return f"{text} No number of any of the rules does the same."
+            return f"{text} {name} has as many at {_fields(rule)} = {rule.value:.6g}{spread}."
+    return f"{text} No rule has as many, at any number."
 
 
 def _interval(rule: Calibrated) -> str:

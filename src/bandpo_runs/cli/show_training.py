@@ -57,7 +57,7 @@ def compare_and_show(
         )
         console.print(
             "Each row: the share of right answers (reward), of answers that work step by step (work), the entropy, the "
-            "share of clipped tokens (clip %), how many of these are rare (p <= 0.2) and above (tail %), and the "
+            "clip fraction (clip %), how many of these are rare (p <= 0.2) and above (tail %), and the "
             "minutes left for all runs.",
             style="dim",
         )
@@ -239,7 +239,7 @@ def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
         console.print(f"Curves: {write_report([folder], folder / 'report.html', trust=True)}")
     except (ModuleNotFoundError, UserError) as error:
         console.print(
-            f"No page of curves: {error}. When that is mended: bandpo report {shlex.quote(str(folder))}"
+            f"No page of curves: {error}. When that is fixed: bandpo report {shlex.quote(str(folder))}"
         )
     rule = "band:kl:0.05" if config.trust_region["type"] == "clip" else "grpo"
     other = folder.with_name(f"{rule.replace(':', '-')}-seed{config.seed}")

@@ -21,7 +21,9 @@ MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 @app.command(cls=Once)
 def demo(
     ctx: Context,
-    uses: Annotated[int, Option(parser=count, metavar="N", help="How often each answer is used.")] = 8,
+    uses: Annotated[
+        int, Option(parser=count, metavar="N", help="Epochs over each batch of answers.")
+    ] = 8,
     seeds: Annotated[
         Any, Option(parser=seed_list, metavar="N|A,B,...", help="Seeds: 8 or more, or a list.")
     ] = "32",
@@ -36,8 +38,8 @@ def demo(
 ) -> None:
     """Compare five rules on two tiny tasks, in 20 seconds.
 
-    It trains 32 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. Rules
-    act little where each answer is used once: try --uses 1.
+    It trains 32 seeds under each rule, draws their curves, and ends with a verdict with intervals, and a page. With
+    one epoch over each batch rules have little effect: try --uses 1.
     """
     import torch
 
@@ -259,11 +261,10 @@ def doctor(
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 
-    Without arguments, it checks what is installed. Given the
-    configuration of a run, it says how often each answer is used, in how many optimizer steps, and finds settings
-    without effect and those that do something else than they say. It knows TRL, verl and the trainers with a module in
-    docs/hosts.md; a configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script, which are read
-    and not run. Given a log that bandpo watch reads, it says what share of the tokens the rule stops, and what that
+    Without arguments, it checks what is installed. Given a configuration, it says how many epochs and optimizer steps
+    each batch gets, and which settings have no effect or conflict. It knows TRL, verl and the trainers of
+    docs/hosts.md. A configuration is key=value, YAML, JSON, TOML, a launch script (.sh) or a .py script. Scripts are
+    read, not run. Given a log that bandpo watch reads, it says what share of the tokens the rule clips, and what that
     means. The exit code is 1 if there is a problem.
     """
     from ..training.doctor import examine

@@ -1,4 +1,4 @@
-"""Search for a number of a rule that leaves a share of a run's tokens outside. It may be that of another rule."""
+"""Search for a number of a rule by the share of tokens outside its bounds. It may be that of another rule."""
 
 import contextlib
 import math
@@ -31,7 +31,7 @@ RULES: tuple[Region, ...] = (
     DCPO(),
     RIPO(),
 )
-FEW = 20  # tokens outside, with fewer of which an interval is not to be trusted
+FEW = 20  # tokens outside their bounds, with fewer of which an interval is not to be trusted
 _STILL = 1e-6  # log-ratios that are rounding alone
 _PIECE = 2**20  # tokens that are worked on at once
 # What is tried first: from nearly nothing to nearly everything, and ratios just above 1.
@@ -210,8 +210,8 @@ def calibrate(
     """
     if not np.any(np.abs(tokens.log_ratio) > _STILL):
         raise UserError(
-            "every ratio is 1, so no rule acts: either each batch is used for one optimizer step, or these are the "
-            "log-probabilities of the first step of each batch; write those of a later one"
+            "clipping has no effect: every ratio is 1. Each batch gets one optimizer step, or these are the "
+            "log-probabilities of its first step; write those of a later one"
         )
     reference = None
     if rate is None:
@@ -219,8 +219,8 @@ def calibrate(
         reference, outside = measure(tokens, match, cut=cut)
         if not outside.any():
             raise UserError(
-                f"{reference.label} leaves none of {tokens.count:,} tokens outside, so a rate to match is missing; "
-                "--rate asks for one"
+                f"none of {tokens.count:,} tokens is outside the bounds of {reference.label}, so there is no share to "
+                "match; --rate sets one"
             )
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
         wanted = np.bincount(tokens.responses[outside], minlength=tokens.response_count).astype(
@@ -230,8 +230,8 @@ def calibrate(
         wanted = rate * np.bincount(tokens.responses).astype(np.float64)
     most = float(wanted.sum())
     few = (
-        f"Only {most:.3g} tokens are to be outside. From fewer than {FEW} the number is a guess, and its interval "
-        "wide, perhaps without an upper end: take the tokens of more responses."
+        f"Only {most:.3g} tokens would be outside their bounds. With fewer than {FEW} the number is a guess, and its "
+        "interval is wide, perhaps without an upper end: take the tokens of more responses."
     )
     return Calibration(
         tokens.count,
@@ -262,19 +262,22 @@ def _find(
     most, never = float(wanted.sum()), int(np.isinf(critical).sum())
     exact = smallest_number(critical, most)
     if exact == 0:
-        most_outside = f"at most {percent((critical > 0).mean())} of the tokens are {'clipped' if cut else 'outside'}"
-        return Calibrated(label, ",".join(names), why=f"{most_outside}, whatever {fields} is")
+        counted = "clipped" if cut else "outside their bounds"
+        why = (
+            f"at most {percent((critical > 0).mean())} of the tokens are {counted}, whatever {fields} is"
+        )
+        return Calibrated(label, ",".join(names), why=why)
     if math.isinf(exact):
-        always = f"{percent(never / tokens.count)} of the tokens are outside, whatever {fields} is"
-        return Calibrated(label, ",".join(names), why=f"{always}, which is more than wanted")
+        always = f"{percent(never / tokens.count)} of the tokens are outside their bounds, whatever {fields} is"
+        return Calibrated(label, ",".join(names), why=f"{always}; that is more than you asked for")
     value = _rounded_up(exact)
     measured, outside = measure(tokens, replace_number(region, names, value), cut=cut)
     notes = {
-        f"{percent(never / max(1, int(outside.sum())))} of its tokens outside are so at every "
-        f"{fields} that was tried: by a cap or the other side, or because their ratio is very far from 1.": never
+        f"{percent(never / max(1, int(outside.sum())))} of its tokens outside their bounds are there at every {fields} "
+        "that was tried: by a cap or the other side, or because their ratio is very far from 1.": never
         > 0,
-        "It leaves fewer outside than wanted, since many tokens have the very same ratio; were the log-probabilities "
-        "written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
+        "It leaves fewer tokens outside their bounds than you asked for: many have the same ratio. Were the "
+        "log-probabilities written with few digits?": outside.sum() < 0.8 * most and most >= FEW,
     }
     return Calibrated(
         measured.label,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bandpo.clipping import clip_in_words
-from bandpo.doctor import Finding
+from bandpo.doctor import Finding, Level
 from bandpo.doctor.hosts import FACTS, host_of, host_settings
 from bandpo.doctor.installed import installation
-from bandpo.doctor.on_trl import is_of_trl, trl_settings
+from bandpo.doctor.on_trl import NAMES, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 from bandpo.integrations import VERL_IN_FLOAT32
@@ -35,10 +35,9 @@ from ..files.logs import (
 from ..files.reading import content_of, read_yaml
 from ..statistics.collapse import Curves, by_step
 from .nearest import nearest
-from .script import CONFIGS, of_code, of_script
+from .script import CONFIGS, of_code, of_grpo
 from .shell import SUFFIXES, not_beside, of_shell, script_text
 
-_IMAGES = r"(?m)^[^#\n]*(\bAuto(Processor|ModelForImageTextToText)\b|-VL-)"  # of a model that reads them
 # Settings that no other trainer's configuration has.
 _GRPO = {
     "num_generations",
@@ -47,7 +46,7 @@ _GRPO = {
     "epsilon_high",
     "importance_sampling_level",
 }
-# What starts TRL's GRPO, and flags that no other program has, but for ms-swift's on Megatron, which counts otherwise.
+# What starts TRL's GRPO, and flags that no other program has. ms-swift has them on Megatron, and counts otherwise.
 _OF_TRL = (
     r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
@@ -73,32 +72,20 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
             yield replace(finding, what=f"{name_of(key)}: {finding.what}") if len(runs) > 1 else finding
     rest = [text for text in arguments if text not in logs]
     files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
-    for text, content in files.items():
-        if "\0" in content and content[:2] != 2 * "\ufffd":  # UTF-16
-            raise UserError(
-                f"{text} is a binary file; expected settings (.yaml, .json, .toml), a script or a log"
-            )
-    calls = not_beside("\n".join(files[text] for text in files if text.endswith(SUFFIXES)))
-    missing = ", ".join(sorted(calls - {Path(text).name for text in files}))
+    shell = "\n".join(files[text] for text in files if text.endswith(SUFFIXES))
+    missing = ", ".join(sorted(not_beside(shell) - {Path(text).name for text in files}))
     if missing:
         yield Finding(
             "note",
-            f"{missing}: called in a script, and not beside it; what that sets is not given here",
-            f"give it too, first: bandpo doctor {missing} {' '.join(arguments)}",
+            f"{missing} is called in the script and not found, so its settings are unknown",
+            f"add it: bandpo doctor {missing} {' '.join(arguments)}",
         )
     whole, scripts = "\n".join((*rest, *files.values())), [text for text in files if text.endswith(".py")]
     host = host_of(whole)
-    if scripts and (host is None or re.search(rf"\b({'|'.join(CONFIGS)})\(", whole)):
-        settings = _settings([text for text in rest if text not in scripts])
-        values, unknown, findings = of_script([Path(text) for text in scripts], settings.keys())
-        yield from findings
-        host = "unsloth" if re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
-        values |= {"images": True} if re.search(_IMAGES, whole) else {}
-        yield from trl_settings({**values, **settings}, unknown, host=host, trust=trust)
-    elif host is not None:
+    if host is not None and not (scripts and re.search(rf"\b({'|'.join(CONFIGS)})\(", whole)):
         yield from host_settings(host, _settings(rest), whole, trust=trust)
     elif rest:
-        yield from _of_trl(rest, files, whole, trust)
+        yield from _of_trl(rest, files, scripts, whole, trust)
 
 
 def _is_log(text: str) -> bool:
@@ -107,37 +94,44 @@ def _is_log(text: str) -> bool:
     return is_tracker or path.is_dir() or text.endswith((".jsonl", "trainer_state.json"))
 
 
-def _of_trl(rest: Sequence[str], files: Mapping[str, str], whole: str, trust: bool) -> Iterator[Finding]:
+def _of_trl(
+    rest: Sequence[str], files: Mapping[str, str], scripts: Sequence[str], whole: str, trust: bool
+) -> Iterator[Finding]:
     """Judge settings of TRL, or say that they belong to another program."""
-    settings = _settings(rest, flags=re.search(_OF_TRL, whole) is not None)
+    settings = of_grpo([Path(text) for text in scripts]) if scripts else {}
+    others = [text for text in rest if text not in scripts]
+    settings |= _settings(others, flags=re.search(_OF_TRL, whole) is not None)
     inner = [name for name, value in settings.items() if isinstance(value, dict) and value.keys() & _GRPO]
     if len(inner) == 1 and not settings.keys() & _GRPO:
-        yield Finding("note", f"what stands below {inner[0]} is read as TRL's settings")
+        yield Finding("note", f"the settings below {inner[0]} are read as TRL's")
         settings |= settings[inner[0]]
-    if not is_of_trl(settings):
-        what = f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}"
-        cure = "give the trainer's configuration, its launch script, or its overrides"
-        yield Finding("warning", what, cure)
+    if not scripts and NAMES.isdisjoint(settings):
+        yield Finding(
+            "warning",
+            f"unknown settings: none is of TRL's GRPOConfig, {', '.join(FACTS)}",
+            "give the trainer's configuration, its launch script, or its overrides",
+        )
     elif "--config" in settings and all(text.endswith(SUFFIXES) for text in files):
-        cure = f"give that file too, first: bandpo doctor CONFIG.yaml {' '.join(files)}"
-        yield Finding("warning", f"--config {settings['--config']} is not read", cure)
+        yield Finding(
+            "warning",
+            f"--config {settings['--config']} is not read",
+            f"add that file: bandpo doctor CONFIG.yaml {' '.join(files)}",
+        )
     else:
-        unknown = {name for name, value in settings.items() if isinstance(value, str) and "$" in value}
-        plain = {name: settings[name] for name in settings.keys() - unknown}
-        is_whole = bool(files) and "$@" not in whole
-        yield from trl_settings(plain, frozenset(unknown), trust=trust, whole=is_whole)
+        settings = {name: ... if "$" in str(value) else value for name, value in settings.items()}
+        host = "unsloth" if scripts and re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
+        yield from trl_settings(settings, host=host, trust=trust, whole=bool(files) and "$@" not in whole)
 
 
 def _text(path: str) -> str:
-    if path.endswith(SUFFIXES):
-        return script_text(Path(path))
-    return content_of(Path(path)).decode(errors="replace")
+    is_shell = path.endswith(SUFFIXES)
+    return script_text(Path(path), set()) if is_shell else content_of(Path(path)).decode(errors="replace")
 
 
 def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
     """Read nested settings from files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win.
 
-    With `flags`, a script's are settings of TRL, but for --config.
+    With `flags`, a script's are settings of TRL, except for --config.
     """
     config: dict[str, Any] = {}
     for text in arguments:
@@ -157,11 +151,10 @@ def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
     if path.suffix == ".py":
         return of_code(path)
     if path.suffix in SUFFIXES:
-        node = of_shell(_text(str(path)))
-        plain = {
-            name: name.lstrip("-").replace("-", "_") for name in node if flags and name != "--config"
+        return {
+            name.lstrip("-").replace("-", "_") if flags and name != "--config" else name: value
+            for name, value in of_shell(_text(str(path))).items()
         }
-        return {plain.get(name, name): value for name, value in node.items()}
     if path.suffix == ".toml":
         try:
             return tomllib.loads(_text(str(path)))
@@ -171,14 +164,15 @@ def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
     if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
         return _settings([str(x) for x in node if str(x)[0] != "~"])
     if not isinstance(node, dict | None):
-        what = "must hold settings by name, or Hydra's list of key=value"
-        raise UserError(f"{path} {what}, got {shortened(node)}")
+        raise UserError(
+            f"{path} must hold settings by name, or Hydra's list of key=value, got {shortened(node)}"
+        )
     group = path.absolute().parent.name
     return {group: node} if group in _GROUPS and "defaults" in (node or {}) else node or {}
 
 
 def _logged(path: Path) -> Iterator[Finding]:
-    """Check in a log whether the run broke, and whether the rule acted."""
+    """Check in a log whether the run broke, and whether the rule had an effect."""
     log, why = read(path), None
     with contextlib.suppress(UserError):  # not a folder of ours
         why = read_info(path.parent).get("stopped") if path.name == "metrics.jsonl" else None
@@ -191,21 +185,26 @@ def _logged(path: Path) -> Iterator[Finding]:
     names = {name for row in log.rows for name in row}
     for note in log.notes[: len(log.remarks) + bool(log.damaged)]:
         yield Finding("note", f"{path}: {note}")
-    if any(row.get("half_precision") for row in log.rows):
-        what = "log-probabilities reached the loss in half precision: ratios are wrong by percents"
-        yield Finding("problem", what, VERL_IN_FLOAT32)
-    if "training/global_step" in names and not names & {"tokens", "half_precision"}:  # of verl alone
-        yield Finding("note", "no metric actor/bandpo/...: another loss")
+    of_verl = "training/global_step" in names and not names & {"tokens", "half_precision"}
     lost, unscored = lost_in(log.rows), unscored_in(log.rows)
-    if lost:
-        yield Finding(
+    findings: list[tuple[Any, Level, str, str]] = [
+        (
+            any(row.get("half_precision") for row in log.rows),
+            "problem",
+            "log-probabilities reached the loss in half precision, so ratios are off by several percent",
+            VERL_IN_FLOAT32,
+        ),
+        (of_verl, "note", "the loss was not bandpo's: the log has no metric actor/bandpo/...", ""),
+        (
+            lost,
             "problem",
             f"{path}: {lost}",
-            "go on from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
-            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which does no harm",
-        )
-    if unscored:
-        yield Finding("warning", f"{path}: {unscored}", "look at ten graded answers")
+            "resume from a checkpoint before that, with a smaller learning rate, gradient clipping, or bf16 for fp16; "
+            "where grad_norm alone is named, a loss scaler or verl may have skipped these steps, which is harmless",
+        ),
+        (unscored, "warning", f"{path}: {unscored}", "look at ten graded answers"),
+    ]
+    yield from (Finding(level, what, cure) for holds, level, what, cure in findings if holds)
     if log.rows:
         yield from clip_findings(path, log)
 
@@ -222,23 +221,25 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     there = np.isfinite(shares)
     percents = 100 * abs(shares[there])
     if not len(percents):
-        what = f"no clip rate is in {path}, under a name of bandpo or of a trainer, so nothing can be said of the clip"
-        yield Finding("note", what, "docs/run.md has the names, and what logs them")
+        yield Finding(
+            "note",
+            f"no clip fraction is in {path}, under a name of bandpo or of a trainer",
+            "docs/run.md has the names, and what logs them",
+        )
         return
     names = {name for row in log.rows for name in row}
     name = next((theirs for theirs, ours in CLIP_RATES.items() if theirs in names and ours == of), of)
     ratios = [row.get(key) for row in log.rows for key in ("log_ratio/max", "log_ratio/min")]
-    farthest = max(
-        (abs(x) for x in ratios if isinstance(x, int | float)), default=None
-    )  # verl's log has none
+    # verl's log has none
+    farthest = max((abs(x) for x in ratios if isinstance(x, int | float)), default=None)
     tokens = run.total("tokens")[there]
     weights = tokens if np.isfinite(tokens).all() and tokens.any() else None
     mean = float(np.average(percents, weights=weights))
-    seen = f"in {counted(len(percents), 'row')}"
-    if mean:
-        seen += f" (on average; median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
-    is_cut = of == "cut/fraction"
-    level, what, cure = clip_in_words(mean, seen, farthest, cut=is_cut, decimals=log.decimals)
+    several = f" (on average; median {np.median(percents):.2g} %, {percents.min():.2g} to {percents.max():.2g} %)"
+    seen = f"in {counted(len(percents), 'row')}{several if mean else ''}"
+    level, what, cure = clip_in_words(
+        mean, seen, farthest, cut=of == "cut/fraction", decimals=log.decimals
+    )
     yield Finding(level, f"{name}: {what}", cure)
     if mean:
         yield nearest(mean)

@@ -22,17 +22,13 @@ def nearest(percent: float) -> Finding:
     'note'
     """
     near: list[tuple[float, str]] = []
-    with POINTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            is_run = row["kind"] == "public run" or "SmolLM2" in row["run"]
-            if not row["clipped"] or row["counted"] == "sequences" or not is_run:
-                continue
+    for row in csv.DictReader(POINTS.read_text(encoding="utf-8").splitlines()):
+        is_run = row["kind"] == "public run" or "SmolLM2" in row["run"]
+        if row["clipped"] and row["counted"] != "sequences" and is_run:
             moved = f"{float(row['pass1']):+.2g} from {row['against']}" if row["pass1"] else ""
             facts = [", ".join(filter(None, (moved, row["note"]))), row["source"]]
             text = f"{row['rule']} in {row['run']} ({'; '.join(filter(None, facts))})"
             near.append((abs(math.log(float(row["clipped"]) / percent)), text))
     named = [text for distance, text in sorted(near) if distance < math.log(_FACTOR)][:_NAMED]
-    what = f"about as many tokens were clipped by {'; and by '.join(named)}"
-    if not named:
-        what = "no run of docs/report/index.md clipped about as many tokens"
+    what = f"runs that clipped about as many tokens: {'; '.join(named) or 'none of docs/report/index.md'}"
     return Finding("note", what, "docs/report/index.md says when a clip matters")

@@ -1,11 +1,9 @@
 """Read the settings in a shell script. No script is run."""
 
-import ast
 import contextlib
-import operator
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bandpo.errors import UserError
 from bandpo.files import parse_yaml
@@ -20,26 +18,16 @@ _CALL = (
     r"|^[ \t]*(?:\w+=\S*[ \t]+)*(?=\S{0,200}/\S{0,200}?\.sh\b))"
     r"(?P<path>[^\s;&|]{0,200}?(?P<name>[\w.-]{1,100})[\"']?)(?=[\s;&|)]|\Z)(?P<more>(?:\\\n|[^\n;&|])*)"
 )
-_ALL = r"[\"']?\$\{?[@*]\}?[\"']?"  # arguments of a script
-# A variable, perhaps with its default, and arithmetic.
+# A variable, perhaps with its default.
 _DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"
 _VARIABLE = rf"\$(\w+)|\$\{{(\w+)(?:\}}|:?[-=]{_DEFAULT})"
-_SUM = r"\$\(\((.{0,500}?)\)\)(?!\))"
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
-def script_text(path: Path, before: set[Path] | None = None) -> str:
-    """Read a script. What it calls or sources beside it stands in place of the call, with its arguments.
+def script_text(path: Path, before: set[Path]) -> str:
+    """Read a script. What it calls or sources beside it stands before the arguments of the call.
 
-    Of what was read `before` these alone do: scripts that call each other end, however often.
+    What was read `before` is left out, and added to: scripts that call each other end.
     """
-    before = set() if before is None else before
     before.add(path.resolve())
     text = re.sub(r"(?m)(^|\s)#.*$", r"\1", content_of(path).decode(errors="replace"))
     # What a command prints is one word, and not known; a second time for one in another.
@@ -53,7 +41,7 @@ def script_text(path: Path, before: set[Path] | None = None) -> str:
         if file is None:
             return call[0]
         inner = "" if file.resolve() in before else script_text(file, before)
-        return f"{call['before']}\n{re.sub(_ALL, lambda _: call['more'], inner or call['more'])}"
+        return f"{call['before']}\n{inner}\n{call['more']}"
 
     return re.sub(_CALL, insert, text)
 
@@ -65,20 +53,16 @@ def not_beside(text: str) -> set[str]:
 
 
 def of_shell(script: str) -> dict[str, Any]:
-    """Read `key.of=value` and `--flag value`. Variables must be set to one value; integer arithmetic is computed."""
+    """Read `key.of=value` and `--flag value`. Variables must be set to one value."""
     script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
-    # Arithmetic becomes one word, with ${N} for N. What N=${N:-4} sets is what ${N:=4} sets.
-    script = re.sub(
-        _SUM, lambda x: re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"${\1}", "".join(x[0].split())), script
-    )
+    # What N=${N:-4} sets is what ${N:=4} sets.
     script = re.sub(r"(?<![^\s;])(\w+)=([\"']?)\$\{\1:?[-=]", r"\2${\1:=", script)
     words = [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
     pairs = [word.lstrip("+").partition("=") for word in words]
     values: dict[str, str] = {}  # $N for an N that is set to several values
 
     def fill(text: str) -> str:
-        text = re.sub(_VARIABLE, lambda x: values.get(x[1] or x[2]) or x[3] or x[0], text)
-        return re.sub(_SUM, lambda x: _computed(x[1]) or x[0], text)
+        return re.sub(_VARIABLE, lambda x: values.get(x[1] or x[2]) or x[3] or x[0], text)
 
     for word, (name, equals, value) in zip(words, pairs, strict=True):
         default = re.search(rf"\$\{{(\w+):={_DEFAULT}", word)
@@ -98,25 +82,3 @@ def of_shell(script: str) -> dict[str, Any]:
             with contextlib.suppress(UserError):  # text that is not YAML, or a path below a plain value
                 put(config, key, parse_yaml(fill(fill(value)), key))
     return config
-
-
-def _computed(text: str) -> str:
-    """Compute integer arithmetic, and run nothing. "" for what is more than that."""
-
-    def number(node: Any) -> int:
-        if isinstance(node, ast.Constant):
-            return operator.index(cast("Any", node.value))
-        return _OPERATORS[type(node.op)](number(node.left), number(node.right))
-
-    try:
-        return str(number(ast.parse(text.replace("/", "//"), mode="eval").body))
-    except (
-        ArithmeticError,
-        AttributeError,
-        KeyError,
-        RecursionError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-    ):
-        return ""
