@@ -84,5 +84,5 @@ def test_eval_draws_from_a_run_whose_weights_are_whole(trained, monkeypatch):
     Path("2/whole/latest_checkpointed_iteration.txt").write_text("1")  # as verl's trainer leaves it
     command = ["eval", "2/whole", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
     assert main(command) == 0
-    assert len(read_samples(Path("runs/eval/2/whole-1"))) == 2
-    assert read_metadata(Path("runs/eval/2/whole-1"))["label"] == "2 / whole, step 1"
+    label = read_metadata(Path("runs/eval/2/whole-1"))["label"]
+    assert (len(read_samples(Path("runs/eval/2/whole-1"))), label) == (2, "2 / whole, step 1")

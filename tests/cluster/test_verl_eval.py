@@ -87,9 +87,8 @@ def test_the_command_line_takes_vllm_where_it_is_installed(folder):
     facts = read_metadata(folder / "out")
     assert (facts["backend"], facts["dtype"]) == ("vllm", "float32")
     (graded,) = read_graded(folder / "out")
-    assert graded.score.shape == (6, 6)
+    assert (graded.score.shape, graded.truncated.any()) == ((6, 6), True)
     assert 1 <= graded.tokens.min() <= graded.tokens.max() <= 8
-    assert graded.truncated.any()
 
 
 def test_a_sample_of_vllm_depends_on_its_seed_and_not_on_who_shares_its_batch(folder):

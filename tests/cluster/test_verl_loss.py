@@ -1,18 +1,19 @@
 """The loss `bandpo` against verl's own losses, on the same tensors, called as verl calls them."""
 
+import contextlib
 import dataclasses
-import json
 import math
 import re
 import sys
 from functools import partial
 from types import SimpleNamespace
-from typing import get_args
+from typing import ClassVar, get_args
 
 import made
 import own_loop
 import pytest
 import torch
+from disk import json_rows
 from made import BANDS, DECADES, around, assert_near
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
@@ -20,7 +21,7 @@ from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
-from verl_toy import IS_OLD, MODES
+from verl_toy import IS_OLD, MODES, AsRLLM
 
 import bandpo
 from bandpo.integrations import _SAID
@@ -79,8 +80,7 @@ def test_clip_is_vanilla_bit_for_bit(mode, dual_clip, info):
     ours = bandpo_actor(bandpo.Clip(0.2, 0.28), info, dual_clip=dual_clip)
     loss, gradient, metrics = run("vanilla", vanilla, tensors, mode)
     our_loss, our_gradient, our_metrics = run("bandpo", ours, tensors, mode)
-    assert our_loss == loss
-    assert torch.equal(our_gradient, gradient)
+    assert all(map(torch.equal, (our_loss, our_gradient), (loss, gradient)))
     assert gradient.count_nonzero() > 100
     assert {k: our_metrics[k] for k in metrics} == pytest.approx(metrics, rel=1e-6)
     assert all(metrics.values())
@@ -161,11 +161,9 @@ def test_band_is_policy_loss(region, mode, dtype, info):
 
 def in_a_loop(tensors, objective, **more):
     """Value and gradient of `policy_loss` without a trainer, by the mean over tokens."""
-    logps = tensors["log_prob"].clone().requires_grad_()
-    objective = dataclasses.replace(objective, aggregation="token-mean")
-    rest = (tensors["old_log_prob"], tensors["advantages"], tensors["response_mask"])
-    loss, _ = bandpo.policy_loss(logps, *rest, objective, **more)
-    return loss.detach(), torch.autograd.grad(loss, logps)[0]
+    logps, *rest = (tensors[name] for name in OURS.values())
+    rest += [dataclasses.replace(objective, aggregation="token-mean")]
+    return made.gradient(lambda x: bandpo.policy_loss(x, *rest, **more)[0], logps)
 
 
 def test_dro_is_gpg_with_a_penalty_to_the_old_policy():
@@ -173,8 +171,7 @@ def test_dro_is_gpg_with_a_penalty_to_the_old_policy():
     loss, gradient, _ = run("dro", actor(PolicyLossConfig(dro_beta=0.3)), tensors)
     objective = dataclasses.replace(bandpo.losses.method("gpg").objective, beta=0.3, kl_penalty="k2")
     our_loss, our_gradient = in_a_loop(tensors, objective, ref_logps=tensors["old_log_prob"])
-    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close((our_loss, our_gradient), (loss, gradient), rtol=1e-12, atol=1e-15)
 
 
 def test_clip_cov_is_a_clip_with_weights_of_0():
@@ -197,8 +194,7 @@ def test_the_lines_for_kl_cov_have_its_loss(share):
     loss, gradient, _ = run("kl_cov", actor(PolicyLossConfig(kl_cov_ratio=share, ppo_kl_coef=1.0)), tensors)
     data = {new: tensors[old] for new, old in OURS.items()} | {"advantages": tensors["advantages"][:, 0]}
     our_loss, our_gradient = own_loop.run(own_loop.PAPERS.kl_cov, data, share=share)
-    torch.testing.assert_close(our_gradient, gradient, rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(our_loss, loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close((our_loss, our_gradient), (loss, gradient), rtol=1e-12, atol=1e-15)
 
 
 def test_the_lines_for_trm_keep_the_responses_that_rollout_rs_keeps():
@@ -217,10 +213,9 @@ def test_kl_penalties_are_verls(kind, name):
     span = 1.2 if kind == "k3" else 60
     logps = torch.linspace(-span, -1e-3, 301, dtype=torch.float64, requires_grad=True)
     ref_logps = torch.linspace(-1e-3, -span, 301, dtype=torch.float64)
-    ours, theirs = bandpo.losses.kl_penalty(logps, ref_logps, kind), verl_kl_penalty(logps, ref_logps, name)
+    values = bandpo.losses.kl_penalty(logps, ref_logps, kind), verl_kl_penalty(logps, ref_logps, name)
+    ours, theirs = ((x, torch.autograd.grad(x.sum(), logps)[0]) for x in values)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)
-    slopes = [torch.autograd.grad(x.sum(), logps)[0] for x in (ours, theirs)]
-    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-15)
 
 
 def test_the_host_averages_over_micro_batches_and_ranks():
@@ -245,37 +240,31 @@ def test_the_host_averages_over_micro_batches_and_ranks():
         torch.testing.assert_close(gradients / 4, gradient, rtol=1e-6, atol=0)
 
 
+# Of `Metrics.compute`, the share, and the two counts that are logged.
+SHARES = {
+    "clip/high_fraction": ("clip/high_count", "tokens"),
+    "clip/low_fraction": ("clip/low_count", "tokens"),
+    "clip/fraction": ("clip/count", "tokens"),
+    "cut/high_fraction": ("cut/high_count", "tokens"),
+    "cut/low_fraction": ("cut/low_count", "tokens"),
+    "kl_old/k1": ("kl_old/k1_nats", "tokens"),
+    "kl_old/k3": ("kl_old/k3_nats", "tokens"),
+    "clip/tail_high_share": ("clip/tail_high_count", "clip/count"),
+    "cut/good_tail": ("cut/good_tail_count", "clip/good_tail_tokens"),
+}
+
+
 def test_counts_are_those_of_the_metrics():
-    """Ratios of what is logged, against `Metrics.compute`."""
-    tensors = batch(RATIOS, EXACT)
-    region = bandpo.Capped(bandpo.Band("kl", 0.05), 2.0)
-    config = bandpo_actor(region, dual_clip=3.0)
-    _, _, logged = run("bandpo", config, tensors)
-    arguments = [tensors[k] for k in ("log_prob", "old_log_prob", "advantages", "response_mask")]
-    _, metrics = bandpo.policy_loss(
-        *arguments, bandpo.Objective(region, dual_clip=3.0, max_log_ratio=20.0), metrics="all"
-    )
-    expected = metrics.compute()
-
-    def per(name, of="tokens"):
-        return logged[f"actor/bandpo/{name}"] / logged[f"actor/bandpo/{of}"]
-
-    for name in ("tokens", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens"):
-        assert logged[f"actor/bandpo/{name}"] == expected[name] > 0
-    for ours, theirs in {
-        "clip/high_count": "clip/high_fraction",
-        "clip/low_count": "clip/low_fraction",
-        "clip/count": "clip/fraction",
-        "cut/high_count": "cut/high_fraction",
-        "cut/low_count": "cut/low_fraction",
-        "kl_old/k1_nats": "kl_old/k1",
-        "kl_old/k3_nats": "kl_old/k3",
-    }.items():
-        assert per(ours) == pytest.approx(expected[theirs], rel=1e-12), ours
-        assert expected[theirs] > 0, theirs
-    assert per("clip/tail_high_count", "clip/count") == pytest.approx(expected["clip/tail_high_share"])
-    assert per("cut/good_tail_count", "clip/good_tail_tokens") == pytest.approx(expected["cut/good_tail"])
-    assert logged["actor/pg_clipfrac_lower"] == pytest.approx(expected["dual_clip/fraction"])
+    tensors, region = batch(RATIOS, EXACT), bandpo.Capped(bandpo.Band("kl", 0.05), 2.0)
+    _, _, logged = run("bandpo", bandpo_actor(region, dual_clip=3.0), tensors)
+    objective = bandpo.Objective(region, dual_clip=3.0, max_log_ratio=20.0)
+    expected = bandpo.policy_loss(*(tensors[name] for name in OURS.values()), objective, metrics="all")[1].compute()
+    ours = {name.removeprefix("actor/bandpo/"): x for name, x in logged.items()}
+    values = {share: ours[count] / ours[of] for share, (count, of) in SHARES.items()}
+    values |= {name: ours[name] for name in ("tokens", "clip/count", "clip/tail_high_count", "clip/good_tail_tokens")}
+    values["dual_clip/fraction"] = logged["actor/pg_clipfrac_lower"]
+    assert values == pytest.approx({name: expected[name] for name in values}, rel=1e-12)
+    assert min(values.values()) > 0
 
 
 def test_tokens_that_are_not_finite_are_counted_and_no_name_is_reduced_by_its_spelling():
@@ -308,12 +297,9 @@ def test_half_precision_warns_once_with_what_helps_in_this_release_and_is_a_metr
     tensors = batch([0.1], [1.0, -1.0])
     half = {**tensors, "log_prob": tensors["log_prob"].bfloat16()}
     with pytest.warns(UserWarning, match=f"reach the loss as torch.bfloat16.*{cure}") as warned:
-        runs = [run("bandpo", bandpo_actor(bandpo.Band()), half) for _ in range(3)]
-    assert len(warned) == 1
-    for _, gradient, logged in runs:
-        assert (logged["actor/bandpo/half_precision"], gradient.dtype) == (1, torch.bfloat16)
-    _, _, logged = run("bandpo", bandpo_actor(bandpo.Band()), tensors)
-    assert logged["actor/bandpo/half_precision"] == 0
+        runs = [run("bandpo", bandpo_actor(bandpo.Band()), each) for each in (half, half, half, tensors)]
+    told = [(logged["actor/bandpo/half_precision"], gradient.dtype) for _, gradient, logged in runs]
+    assert (len(warned), told) == (1, [*[(1, torch.bfloat16)] * 3, (0, torch.float32)])
 
 
 def test_without_options_the_rule_is_the_papers():
@@ -321,44 +307,30 @@ def test_without_options_the_rule_is_the_papers():
     plain = run("bandpo", actor(PolicyLossConfig(loss_mode="bandpo"), GLOBAL), tensors)
     expected = run("bandpo", bandpo_actor(bandpo.Band("kl", 0.05), GLOBAL), tensors)
     assert all(map(torch.equal, plain[:2], expected[:2]))
-    assert math.isfinite(plain[0])
 
 
 # ---- what is of the batch, by the wrapped update; what comes of it is in test_verl_worker.py
 
 
-def module_of(monkeypatch, worker):
-    monkeypatch.setitem(sys.modules, "verl.workers.engine_workers", SimpleNamespace(TrainingWorker=worker))
+@pytest.fixture
+def worker(monkeypatch):
+    """verl's worker in a group of one process, where ours is looked for; `seen` has the losses of its updates."""
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda out, mine, group: out.__setitem__(0, mine))
 
-
-def worker_class(seen):
     class Worker:
         engine = SimpleNamespace(get_data_parallel_group=lambda: None, is_mp_src_rank_with_outputs=lambda: True)
+        seen: ClassVar[list] = []
 
         def __init__(self, loss_fn):
             self.loss_fn = loss_fn
 
         def train_mini_batch(self, data):
-            seen.append(self.loss_fn)
+            self.seen.append(self.loss_fn)
             return self.loss_fn(model_output={}, data=data)
 
+    monkeypatch.setitem(sys.modules, "verl.workers.engine_workers", SimpleNamespace(TrainingWorker=Worker))
     return Worker
-
-
-class Wrapped:
-    """A loss with the configuration as an attribute, as rLLM gives it to verl's workers."""
-
-    def __init__(self, inner, config):
-        self.inner, self.config = inner, config
-
-    def __call__(self, model_output, data, dp_group=None):
-        return self.inner(self.config, model_output, data, dp_group)
-
-
-def alone(monkeypatch):
-    """As in a group of one process."""
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda out, mine, group: out.__setitem__(0, mine))
 
 
 def test_workers_that_cannot_be_patched_are_refused(monkeypatch):
@@ -373,12 +345,8 @@ def test_workers_that_cannot_be_patched_are_refused(monkeypatch):
 
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
-def test_an_update_is_patched_where_the_batch_is_needed_and_is_as_before_afterwards(monkeypatch, tmp_path):
-    alone(monkeypatch)
-    seen, known = [], []
-    worker = worker_class(seen)
-    inner = worker.train_mini_batch
-    module_of(monkeypatch, worker)
+def test_an_update_is_patched_where_the_batch_is_needed_and_is_as_before_afterwards(worker, tmp_path):
+    inner, batches = worker.train_mini_batch, []
     plain = bandpo_actor(bandpo.Band())
     assert worker.train_mini_batch is inner  # nothing is needed
     asking = bandpo_actor(bandpo.Band(), tokens_path=str(tmp_path))
@@ -386,59 +354,49 @@ def test_an_update_is_patched_where_the_batch_is_needed_and_is_as_before_afterwa
     bandpo_actor(bandpo.Band(), tokens_path=str(tmp_path))
     assert worker.train_mini_batch is wrapped is not inner  # once
     data = TensorDict({}, batch_size=2)
-    tu.assign_non_tensor(data, global_steps=5)
+    tu.assign_non_tensor_stack(data, "global_steps", [3, 5])  # the step is that of the newest prompt
 
     def loss(config, model_output, data, dp_group=None):
-        known.append(dict(plugin._OF_BATCH))
-        if len(known) == 3:
+        batches.append(dict(plugin._OF_BATCH))
+        if len(batches) == 3:
             raise RuntimeError("lost")
 
     def critic(config, model_output, data):
-        known.append(dict(plugin._OF_BATCH))
+        batches.append(dict(plugin._OF_BATCH))
 
     for loss_fn, expected in (
         (partial(loss, config=asking), {"step": 4, "writes": True}),
         (partial(loss, config=plain), {}),
         (partial(loss, config=asking), {"step": 4, "writes": True}),
         (partial(critic, config=SimpleNamespace()), {}),
-        (Wrapped(loss, asking), {"step": 4, "writes": True}),
-        (Wrapped(loss, plain), {}),
-        (lambda model_output, data: known.append({}), {}),
+        (AsRLLM(loss, asking), {"step": 4, "writes": True}),
+        (AsRLLM(loss, plain), {}),
+        (lambda model_output, data: batches.append({}), {}),
     ):
         one = worker(loss_fn)
-        if len(known) == 2:
-            with pytest.raises(RuntimeError, match="lost"):
-                one.train_mini_batch(data)
-        else:
+        with pytest.raises(RuntimeError, match="lost") if len(batches) == 2 else contextlib.nullcontext():
             one.train_mini_batch(data)
-        assert known[-1] == expected
-        assert one.loss_fn is loss_fn
-        assert (seen[-1] is loss_fn) == (not expected)
-        assert plugin._OF_BATCH == {}
+        assert (batches[-1], one.loss_fn, plugin._OF_BATCH) == (expected, loss_fn, {})
+        assert (worker.seen[-1] is loss_fn) == (not expected)
 
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
-def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(tmp_path, monkeypatch):
-    alone(monkeypatch)
-    worker, writes = worker_class([]), [True]
-    worker.engine.is_mp_src_rank_with_outputs = lambda: writes[0]
+def test_tokens_are_written_by_the_setting_by_one_of_the_ranks_that_share_them(tmp_path, worker):
     tensors = batch([-0.5, 0.0, 0.3], [1.0, -1.0])
     data = TensorDict({}, batch_size=2)
     options = {"tokens_path": str(tmp_path / "tokens"), "tokens_share": 1.0}
-    module_of(monkeypatch, worker)
     config = bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL, **options)
 
     def loss(config, model_output, data, dp_group=None):
         return run("bandpo", config, tensors)
 
     for step, now in ((1, True), (2, False), (3, True), (2, True)):
-        writes[0] = now
+        worker.engine.is_mp_src_rank_with_outputs = lambda now=now: now
         tu.assign_non_tensor(data, global_steps=step)
         found = worker(partial(loss, config=config)).train_mini_batch(data)
     plain = run("bandpo", bandpo_actor(bandpo.Clip(0.2, 0.2), GLOBAL), tensors)
-    assert found[0] == plain[0]
-    assert torch.equal(found[1], plain[1])
-    rows = [json.loads(line) for line in (tmp_path / "tokens" / "tokens-0.jsonl").read_text().splitlines()]
+    assert all(map(torch.equal, found[:2], plain[:2]))
+    rows = json_rows(tmp_path / "tokens" / "tokens-0.jsonl")
     lengths = tensors["response_mask"].sum(1).tolist()
     # The last batch is one of stragglers, which cuts nothing off.
     assert [row["step"] for row in rows] == [step for step in (0, 2, 2) for length in lengths if length]
@@ -459,26 +417,13 @@ def test_a_loss_outside_of_an_update_says_what_is_missing(tmp_path):
 
 @pytest.mark.skipif(IS_OLD, reason="verl's batches have the step from 0.9 on")
 @pytest.mark.parametrize("name", list(plugin.SOURCES))
-def test_what_a_batch_lacks_is_named_with_who_puts_it_there(monkeypatch, tmp_path, name):
+def test_what_a_batch_lacks_is_named_with_who_puts_it_there(worker, tmp_path, name):
     source, by = plugin.SOURCES[name]
-    worker = worker_class([])
-    module_of(monkeypatch, worker)
     options = {"anchor": {"anchor": "sampler"}, "step": {"tokens_path": str(tmp_path)}}[name]
     loss = partial(run, config=bandpo_actor(bandpo.Band(), **options))
     message = f"{name} is made of '{source}', which this batch lacks: {by} puts it there"
     with pytest.raises(ValueError, match=re.escape(message)):
         worker(loss).train_mini_batch(TensorDict({}, batch_size=2))
-
-
-@pytest.mark.parametrize("steps", [[5, 7], 7])
-def test_the_step_is_that_of_the_newest_prompt(monkeypatch, steps):
-    alone(monkeypatch)
-    data = TensorDict({}, batch_size=2)
-    if isinstance(steps, list):
-        tu.assign_non_tensor_stack(data, "global_steps", steps)
-    else:
-        tu.assign_non_tensor(data, global_steps=steps)
-    assert plugin._step(data, None) == 6
 
 
 def test_the_samplers_ratio_is_not_corrected_twice(monkeypatch):

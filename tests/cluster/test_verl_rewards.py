@@ -125,9 +125,8 @@ TEXTS = ["so Answer: 42", "Answer: 42.", "\\boxed{42}", "nothing", "Answer: 41"]
 def test_the_recipes_reward_is_the_public_scorer(manager):
     results = scores(batch(TEXTS, ["42"] * 5), f"reward.reward_manager.name={manager}")
     assert [r["reward_score"] for r in results] == [1, -1, -1, -1, -1]
-    infos = [r["reward_extra_info"] for r in results]
-    assert [info["acc"] for info in infos] == [True, False, False, False, False]
-    assert [info["pred"] for info in infos] == ["42", "42.", "[INVALID]", "[INVALID]", "41"]
+    infos = [(r["reward_extra_info"]["acc"], r["reward_extra_info"]["pred"]) for r in results]
+    assert infos == [(True, "42"), *((False, text) for text in ("42.", "[INVALID]", "[INVALID]", "41"))]
 
 
 def test_the_metrics_are_verls():
@@ -135,8 +134,7 @@ def test_the_metrics_are_verls():
     infos = [r["reward_extra_info"] for r in scores(batch(TEXTS, ["42"] * 5))]
     columns = {key: [info[key] for info in infos] for key in ("score", "acc", "pred", "dataset")}
     metrics = process_validation_metrics(["aime_2024"] * 5, ["one"] * 5, columns)["aime_2024"]
-    assert (metrics.keys(), metrics["acc"]["mean@5"]) == ({"score", "acc"}, 0.2)
-    assert metrics["score"]["mean@5"] == pytest.approx(-0.6)
+    assert {kind: each["mean@5"] for kind, each in metrics.items()} == pytest.approx({"score": -0.6, "acc": 0.2})
     assert {"best@5/mean", "maj@5/mean"} <= set(metrics["acc"])
 
 
@@ -150,9 +148,8 @@ def test_verls_dump_of_the_answers_names_their_data_set(tmp_path):
     inputs = [source for source in sources for _ in TEXTS]  # one question each
     PPOTrainer._write_generations(inputs, TEXTS * 3, ["42"] * 15, extras["score"], extras, tmp_path, 5)
     graded, by = read_dump(tmp_path / "5.jsonl")
-    assert [each.data for each in graded] == sources
-    assert [each.score.tolist() for each in graded] == [[[1.0, 0.0, 0.0, 0.0, 0.0]]] * 3
-    assert by == "verl's reward function"
+    of = [(each.data, each.score.tolist()) for each in graded]
+    assert (of, by) == ([(source, [[1.0, 0.0, 0.0, 0.0, 0.0]]) for source in sources], "verl's reward function")
 
 
 def test_the_extra_goes_through_verls_older_trainers():
@@ -167,8 +164,8 @@ def test_the_scorer_by_value_is_one_setting_away():
     pytest.importorskip("math_verify")
     texts = [*TEXTS, "Answer: $\\frac{84}{\\sqrt{4}}$", "Answer: $9^{9^{9^9}}$"]
     results = scores(batch(texts, ["042"] * 7), "reward.custom_reward_function.name=compute_score")
-    assert [r["reward_score"] for r in results] == [1, 1, 1, -1, -1, 1, -1]
-    assert [r["reward_extra_info"]["pred"] for r in results] == [*["42"] * 3, "[INVALID]", "41", "42", "[INVALID]"]
+    read = [(r["reward_score"], r["reward_extra_info"]["pred"]) for r in results]
+    assert read == [*[(1, "42")] * 3, (-1, "[INVALID]"), (-1, "41"), (1, "42"), (-1, "[INVALID]")]
 
 
 @pytest.mark.slow

@@ -1,14 +1,13 @@
 """`bandpo table` from a log and dumps that verl's own functions wrote, against the numbers that verl computed."""
 
-import json
 import re
 import types
 import warnings
 
 import numpy as np
 import pytest
+from disk import json_rows
 
-from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.reports.table import make_table
 
@@ -61,8 +60,8 @@ def written(tmp_path_factory):
 
 def own_count(file):
     """mean@4 and the share of problems with a right answer, by column."""
-    rows, problems = [json.loads(line) for line in file.read_text().splitlines()], {}
-    for row in rows:
+    problems = {}
+    for row in json_rows(file):
         problems.setdefault(row["data_source"], {}).setdefault(row["input"], []).append(row["acc"])
     sets = [problems[data] for data in ("aime_amc2023", "aime_2024", "aime_2025")]
     return [(np.mean([*of.values()]), np.mean([any(answers) for answers in of.values()])) for of in sets]
@@ -77,8 +76,7 @@ def test_the_table_of_a_log_has_verls_numbers(written):
     cells = [(theirs[f"{name}mean@4"], theirs[f"{name}best@4/mean"]) for name in names]
     found = [[value.value for value in cell] for cell in table.rows[0].cells]
     np.testing.assert_allclose(found, [*cells, np.mean(cells, 0)], rtol=1e-12)
-    assert table.rows[0].method == "grpo"
-    assert "Validation at step 10." in table.notes
+    assert (table.rows[0].method, "Validation at step 10." in table.notes) == ("grpo", True)
 
 
 def test_the_table_of_dumps_has_verls_best_and_an_own_count(written):
@@ -89,28 +87,24 @@ def test_the_table_of_dumps_has_verls_best_and_an_own_count(written):
     for cell, of_log in zip(table.rows[0].cells, logged.rows[0].cells, strict=True):
         assert [value.value for value in cell[:2]] == pytest.approx([value.value for value in of_log], rel=1e-12)
         assert all(value.interval.low < value.value < value.interval.high for value in cell)
-    counted = own_count(home / "dumps" / "grpo-seed1" / "10.jsonl")
-    found = [(cell[0].value, cell[2].value) for cell in table.rows[0].cells]
-    np.testing.assert_allclose(found, [*counted, np.mean(counted, 0)], rtol=1e-12)
     early = make_table([read_result(str(home / "dumps" / "grpo-seed1"), step=5)])
-    counted = own_count(home / "dumps" / "grpo-seed1" / "5.jsonl")
-    assert [cell[0].value for cell in early.rows[0].cells[:3]] == pytest.approx([mean for mean, _ in counted])
+    for step, of in ((5, early), (10, table)):
+        counted = own_count(home / "dumps" / "grpo-seed1" / f"{step}.jsonl")
+        values = [(cell[0].value, cell[2].value) for cell in of.rows[0].cells]
+        np.testing.assert_allclose(values, [*counted, np.mean(counted, 0)], rtol=1e-12)
 
 
-def test_repetitions_are_one_row_and_dumps_of_two_runs_compare(written, capsys):
+def test_repetitions_are_one_row_and_dumps_of_two_runs_compare(written, cli):
     home, _ = written
     logs = [str(home / "logs" / "3b" / f"grpo-seed{seed}.jsonl") for seed in (1, 2)]
-    assert main(["table", *logs]) == 0
-    assert "| grpo (2 runs) |" in capsys.readouterr().out
-    assert main(["compare", *(str(home / "dumps" / f"grpo-seed{seed}") for seed in (1, 2))]) == 0
-    assert re.search(r"average\s+12 ", capsys.readouterr().out)
+    assert "| grpo (2 runs) |" in cli.out("table", *logs)
+    assert re.search(r"average\s+12 ", cli.out("compare", *(home / "dumps" / f"grpo-seed{seed}" for seed in (1, 2))))
 
 
-def test_a_reward_that_is_no_share_of_right_answers_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_reward_that_is_no_share_of_right_answers_is_refused(tmp_path, monkeypatch, cli):
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "log.jsonl"))
     logger = FileLogger("3b", "signs")
     signs = [1.0, 1.0, 1.0, -1.0] * sum(SETS.values())
     logger.log(validation(1, 5, tmp_path / "dumps", acc=signs), 5)
     logger.finish()
-    assert main(["table", str(tmp_path / "log.jsonl")]) == 2
-    assert "/acc/worst@" in capsys.readouterr().err
+    assert "/acc/worst@" in cli.error("table", tmp_path / "log.jsonl")

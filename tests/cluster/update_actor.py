@@ -29,24 +29,14 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
-from verl_toy import EPOCHS, MINI_BATCH, PROMPT, RESPONSE, SIZE
-
-
-class AsRLLM:
-    """What rLLM gives verl's workers for a loss: an object with the actor's configuration (commit 9beb6e0)."""
-
-    def __init__(self, config):
-        self.config = omega_conf_to_dataclass(config)
-
-    def __call__(self, model_output, data, dp_group=None):
-        return ppo_loss(self.config, model_output, data, dp_group)
+from verl_toy import EPOCHS, MINI_BATCH, PROMPT, RESPONSE, SIZE, AsRLLM
 
 
 def rllms_loss():
-    """rLLM's own class if BANDPO_HOSTS has its source, of which the rest is not imported; else the one above."""
+    """rLLM's own class if BANDPO_HOSTS has its source, of which the rest is not imported; else what stands for it."""
     file = Path(os.environ.get("BANDPO_HOSTS", "none"), "rllm/rllm/trainer/verl/verl_backend.py")
     if not file.exists():
-        return AsRLLM
+        return lambda config: AsRLLM(ppo_loss, omega_conf_to_dataclass(config))
     (its,) = (x for x in ast.parse(file.read_text()).body if getattr(x, "name", None) == "CustomPPOLoss")
     names = {"__name__": "__main__"}
     exec(compile(ast.Module([its], []), str(file), "exec"), names)

@@ -17,9 +17,8 @@ def _zero(*args, **kwargs):
     return 0
 
 
-for name in ("empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-    setattr(torch.cpu, name, _zero)
-for name in ("reset_peak_memory_stats", "ipc_collect", "manual_seed", "manual_seed_all"):
+_SIZES = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+for name in ("empty_cache", *_SIZES, "reset_peak_memory_stats", "ipc_collect", "manual_seed", "manual_seed_all"):
     setattr(torch.cpu, name, _zero)
 torch.cpu.get_rng_state, torch.cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state
 torch.cpu.mem_get_info = lambda *args: (1 << 33, 1 << 34)

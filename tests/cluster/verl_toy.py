@@ -132,6 +132,16 @@ def update_actor(folder, out, cases, ranks=1, *, dies=False):
     return results, done.stdout + done.stderr
 
 
+class AsRLLM:
+    """A loss as rLLM gives it to verl's workers: an object with the actor's configuration (commit 9beb6e0)."""
+
+    def __init__(self, inner, config):
+        self.inner, self.config = inner, config
+
+    def __call__(self, model_output, data, dp_group=None):
+        return self.inner(self.config, model_output, data, dp_group)
+
+
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     """The reward: the share of digits, and 1 more for starting with the answer."""
     text = solution_str.strip()

@@ -35,9 +35,18 @@ READ = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "text", "changes"), READ)
-def test_what_a_cell_holds_is_one_text(value, text, changes):
-    assert read_gold(value) == (text, changes)
+# The answer of a solution stands behind its last mark.
+BEHIND = [
+    ("6 of 7 #### 6\nso\n#### 42", HASHES, "42", []), ("no mark", HASHES, "", []),
+    (r"so \boxed{6}, that is $\boxed{\frac{4}{2}}$, as asked.", BOX, r"\frac{4}{2}", []),
+    (r"so \fbox{6}", BOX, "6", []), (r"\boxed{6", BOX, "", []), ("no box", BOX, "", []),
+    ("so\n#### 4\u200b2", HASHES, "42", [UNSEEN]), ("#### $\\boxed{42}$", HASHES, "42", [BOXED]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "after", "text", "changes"), [*((x, None, *rest) for x, *rest in READ), *BEHIND])
+def test_what_a_cell_holds_is_one_text(value, after, text, changes):
+    assert read_gold(value, after) == (text, changes)
 
 
 @pytest.mark.parametrize(
@@ -55,23 +64,6 @@ def test_what_a_cell_holds_is_one_text(value, text, changes):
 def test_what_holds_no_single_answer_is_refused(value, reason):
     with pytest.raises(ValueError, match=f"^{reason}$"):
         read_gold(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "after", "answer"),
-    [
-        ("6 of 7 #### 6\nso\n#### 42", HASHES, "42"),
-        ("no mark", HASHES, ""),
-        (r"so \boxed{6}, that is $\boxed{\frac{4}{2}}$, as asked.", BOX, r"\frac{4}{2}"),
-        (r"so \fbox{6}", BOX, "6"),
-        (r"\boxed{6", BOX, ""),
-        ("no box", BOX, ""),
-        ("so\n#### 4\u200b2", HASHES, "42"),
-        ("#### $\\boxed{42}$", HASHES, "42"),
-    ],
-)
-def test_the_answer_of_a_solution_stands_behind_its_last_mark(text, after, answer):
-    assert read_gold(text, after)[0] == answer
 
 
 SOLUTION, OPTION = "answer is a whole solution", "bandpo data prepare --answer-from"
@@ -170,8 +162,7 @@ def test_answers_that_models_would_not_write_are_told_from_usual_ones(word, text
 def test_unusual_answers_stay_and_are_counted(tmp_path, capsys):
     golds = ["0.30000000000000004", "350 (g)", "1:58", "7"]
     rows, entry = prepared(tmp_path, [{"prompt": f"Find {i}.", "answer": gold} for i, gold in enumerate(golds)])
-    assert [row["answer"] for row in rows] == golds
-    assert entry["kept_though"] == {unusual(gold): 1 for gold in golds[:3]}
+    assert ([row["answer"] for row in rows], entry["kept_though"]) == (golds, {unusual(x): 1 for x in golds[:3]})
     assert missing(capsys.readouterr().out, *(f": 1 row: {unusual(gold)}" for gold in golds[:3])) == []
 
 

@@ -83,8 +83,7 @@ def test_the_trainer_is_ours_where_the_yaml_names_the_plug_in(ours):
     settings, other = cfg(trust_region="dppo", anchor="sampler"), {"rl": "dpo"}  # left in the process by another YAML
     for each in (settings, settings, other):  # axolotl's workers under Ray do it again
         ours.Plugin().register(each)
-    assert settings["trainer_cls"] == "bandpo.integrations.axolotl.BandPOTrainer"
-    assert other == {"rl": "dpo"}
+    assert (settings["trainer_cls"], other) == ("bandpo.integrations.axolotl.BandPOTrainer", {"rl": "dpo"})
 
 
 def test_the_options_are_those_of_bandpoconfig(ours):
@@ -180,8 +179,7 @@ def test_clip_trains_axolotls_own_weights_bit_for_bit(tmp_path, rl):
 
     own = trained(tmp_path / "own", rl=rl)
     mine = trained(tmp_path / "ours", rl=rl, plugins=[PLUGIN], trust_region=CLIP, all_metrics=True)
-    assert type(own) is AxolotlGRPOTrainer
-    assert isinstance(mine, AxolotlGRPOTrainer)
+    assert (type(own), isinstance(mine, AxolotlGRPOTrainer)) == (AxolotlGRPOTrainer, True)
     assert mine.trust_region == bandpo.Clip(0.2, 0.2)
     assert weights(mine) == weights(own) != weights(SimpleNamespace(model=tiny.model()))
     last, theirs = mine.state.log_history[-2], own.state.log_history[-2]

@@ -4,7 +4,6 @@ With BANDPO_HOSTS=FOLDER, which has a checkout or a wheel of each, every place i
 """
 
 import ast
-import contextlib
 import re
 import sys
 
@@ -78,12 +77,12 @@ def test_each_trainer_of_nemo_rl_imports_the_class_that_is_changed(trainer, file
     (line,) = (x for x in lines if isinstance(x, ast.ImportFrom) and "ClippedPGLossFn" in {y.name for y in x.names})
     names = {}
 
-    def changed(module, tensors):
+    def changed(module, *tensors):
         exec(compile(ast.Module([line], []), file, "exec"), names)
         assert names["ClippedPGLossFn"].__call__ is sys.modules["bandpo_recipe"].loss
 
     with pytest.MonkeyPatch.context() as trainer.patch:
-        by_recipe(changed, trainer, CLIP, batch(PROBABILITIES))
+        by_recipe(changed, trainer, CLIP)
     assert names
 
 
@@ -97,26 +96,7 @@ def test_every_place_where_a_trainer_builds_or_clamps_its_loss_was_there_when_it
 def test_each_recipe_is_ten_lines_at_most_with_a_rule_to_replace():
     assert ({*RECIPES}, {*PLACES}) == ({*(key.split()[0] for key in BY_RECIPE), "oumi"}, RECIPES.keys() - {"sdpo"})
     for name, recipe in RECIPES.items():
-        assert recipe.text.replace(RULE.removeprefix("bandpo."), "").count('"kl"') == 0
-        assert recipe.text.count(RULE.removeprefix("bandpo.")) == 1, name
+        others = recipe.text.split(RULE.removeprefix("bandpo."))
+        assert (len(others), "".join(others).count('"kl"')) == (2, 0), name
         lines = [line for line in recipe.text.splitlines() if line and not re.match("import|from", line)]
         assert len(lines) <= 9, name
-
-
-def test_what_moved_is_named_with_its_file(tmp_path):
-    files = ["areal/trainer/ppo/actor.py", "areal/utils/functional/functional.py", "areal/more.py"]
-    call, clamp = "loss = ppo_actor_loss_fn(logprobs)", "x = torch.clamp(ratio, 1.0 - eps, 1.0 + eps)"
-    for texts, message in (
-        ((call, clamp, ""), None),
-        ((call, clamp, call), r"AReaL: .* is in \[.*areal/more.py.*\], and its recipe was"),
-        ((call, clamp, clamp), r"AReaL: .* is in \[.*areal/more.py.*\], and its recipe was"),
-        (
-            ("loss = another_loss_fn(logprobs)", clamp, ""),
-            r"AReaL: .* is in \[\], and its recipe was written for areal",
-        ),
-    ):
-        for file, text in zip(files, texts, strict=True):
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_text(text)
-        with contextlib.nullcontext() if message is None else pytest.raises(pytest.fail.Exception, match=message):
-            look(tmp_path, "areal")

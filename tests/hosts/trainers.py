@@ -86,17 +86,13 @@ class Anything(ABCMeta):
     def __call__(cls, *args, **named):
         return args[0] if args and callable(args[0]) else cls
 
-    def __getitem__(cls, index):
+    def __enter__(cls, *index):
         return cls
 
-    def __enter__(cls):
-        return cls
-
-    def __exit__(cls, *error):
+    def __exit__(cls, *anything):
         pass
 
-    def __delattr__(cls, name):
-        pass
+    __getitem__, __delattr__ = __enter__, __exit__
 
     def __get_pydantic_core_schema__(cls, *arguments):
         return {"type": "any"}
@@ -158,8 +154,7 @@ class Asking(bandpo.Region):
 # region, called as the trainer calls it
 
 
-def xtuner(host, region, tensors):
-    _, old, advantages, mask = tensors
+def xtuner(host, region, old, advantages, mask):
     config = {"loss_type": "vanilla", "cliprange_low": 0.2, "cliprange_high": 0.28}
     if region is not None:
         config = executed("xtuner")["policy_loss_cfg"]
@@ -168,21 +163,18 @@ def xtuner(host, region, tensors):
     return lambda x: made(config["loss_type"])(x, old, advantages, mask.to(old.dtype) / mask.sum(), config)
 
 
-def trinity(host, region, tensors):
-    _, old, advantages, mask = tensors
+def trinity(host, region, old, advantages, mask):
     (registry,) = names_of("trinity.utils.registry", "Registry")
-    name = "bandpo.integrations.trinity.BandPOLoss"
-    named = {"trust_region": region and region.to_config()}
-    if region is None:
-        name = "trinity.algorithm.policy_loss_fn.ppo_policy_loss.PPOPolicyLossFn"
-        named = {"clip_range_low": 0.2, "clip_range_high": 0.28}
+    numbers = {"clip_range_low": 0.2, "clip_range_high": 0.28}
+    its = "trinity.algorithm.policy_loss_fn.ppo_policy_loss.PPOPolicyLossFn", numbers
+    ours = "bandpo.integrations.trinity.BandPOLoss", {"trust_region": region and region.to_config()}
+    name, named = its if region is None else ours
     loss = registry("policy_loss_fn").get(name)(backend="verl", **named)
     assert set(loss.select_keys) == {"old_log_probs", "response_mask", "advantages"}
     return lambda x: loss(logprob=x, old_log_probs=old, response_mask=mask, advantages=advantages)[0]
 
 
-def rlinf(host, region, tensors):
-    _, old, advantages, mask = tensors
+def rlinf(host, region, old, advantages, mask):
     losses, registry = map(importlib.import_module, ("rlinf.algorithms.losses", "rlinf.algorithms.registry"))
     if region is not None:
         importlib.import_module("bandpo.integrations.rlinf").register_bandpo_loss(region)
@@ -212,9 +204,8 @@ def flags(host):
     return Namespace(**{flag[2:].replace("-", "_"): x for flag, x in zip(words[::2], words[1::2], strict=True)})
 
 
-def megatron(name, loss, region, tensors):
+def megatron(name, loss, region, old, advantages, mask):
     """slime and miles: one sample a row, one list of tensors a field."""
-    _, old, advantages, mask = tensors
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss", "dump_details")
     args = Namespace(
         **dict.fromkeys(off),
@@ -247,7 +238,7 @@ def megatron(name, loss, region, tensors):
     return lambda x: loss(args, rows, {"log_probs": list(x), "entropy": list(torch.zeros_like(x))}, mean)[0]
 
 
-def slime(host, region, tensors):
+def slime(host, region, old, advantages, mask):
     losses = importlib.import_module("slime.backends.megatron_utils.loss")
     host.patch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: (None, logits))
     own = (
@@ -255,59 +246,55 @@ def slime(host, region, tensors):
         if region is None
         else losses.load_function(flags("slime").custom_loss_function_path)
     )
-    return megatron("slime", own, region, tensors)
+    return megatron("slime", own, region, old, advantages, mask)
 
 
-def miles(host, region, tensors):
+def miles(host, region, old, advantages, mask):
     one = SimpleNamespace(cp=SimpleNamespace(size=1, rank=0))
     importlib.import_module("miles.backends.training_utils.parallel").set_parallel_state(one)
     losses = importlib.import_module("miles.backends.training_utils.loss_hub.losses")
     host.patch.setattr(losses, "get_log_probs_and_entropy", lambda logits, **named: logits)
     loss = losses.policy_loss_function if region is None else losses.get_loss_function(flags("miles"))
-    return megatron("miles", loss, region, tensors)
+    return megatron("miles", loss, region, old, advantages, mask)
 
 
-def torchtitan(host, region, tensors):
-    _, old, advantages, mask = (x.flatten() for x in tensors)
+def torchtitan(host, region, old, advantages, mask):
     dapo = importlib.import_module("torchtitan.experiments.rl.losses.dapo")
     no_entropy = lambda logits, labels, **named: (logits, torch.zeros_like(logits))  # noqa: E731
     host.patch.setattr(dapo, "compute_logprobs", no_entropy)
     kind, settings = dapo.DAPOLoss, {"ratio_clip_low": 0.2, "ratio_clip_high": 0.28}
     if region is not None:
         (kind,), settings = names_of("bandpo.integrations.torchtitan", "BandPOLoss"), {"trust_region": region}
-    named = {"generator_logprobs": old, "advantages": advantages, "loss_mask": mask}
+    named = {"generator_logprobs": old.flatten(), "advantages": advantages.flatten(), "loss_mask": mask.flatten()}
     return lambda x: kind.Config(**settings).build()(x.flatten(), None, mask.sum().item(), **named)[0]
 
 
 # ---- trainers that are changed by a file of examples/trainers, of what these make
 
 
-def areal(module, tensors):
+def areal(module, old, advantages, mask):
     """Its own caller of the loss, which looks the name up. Its statistics are of one batch until they are logged."""
-    _, old, advantages, mask = tensors
     module.stats_tracker.export()
     data = {"logprobs": old, "prox_logp": old, "advantages": advantages, "loss_mask": mask}
     return lambda x: module.grpo_loss_fn(x, torch.zeros_like(x), data, 0.2, 0.28, 3.0)
 
 
-def openrlhf(module, tensors):
-    _, old, advantages, mask = tensors
+def openrlhf(module, old, advantages, mask):
     loss = module.PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28, dual_clip=3.0)
     return lambda x: loss(x, old, advantages, action_mask=mask.to(old.dtype), rollout_log_probs=None)[0]
 
 
-def nemo_rl(module, tensors):
+def nemo_rl(module, old, advantages, mask):
     """It wants the first token of the prompt too, and adds 1e-8 to the number of tokens."""
-    padded = [torch.nn.functional.pad(x.to(tensors[0].dtype), (1, 0)) for x in tensors[1:]]
+    padded = [torch.nn.functional.pad(x.to(old.dtype), (1, 0)) for x in (old, advantages, mask)]
     data = dict(zip(("prev_logprobs", "advantages", "token_mask"), padded, strict=True))
-    data |= {"generation_logprobs": data["prev_logprobs"], "sample_mask": torch.ones(len(tensors[0]))}
+    data |= {"generation_logprobs": data["prev_logprobs"], "sample_mask": torch.ones(len(old))}
     settings = {"ratio_clip_min": 0.2, "ratio_clip_max": 0.28, "ratio_clip_c": 3.0, "reference_policy_kl_penalty": 0.0}
     loss = module.ClippedPGLossFn(module.ClippedPGLossConfig(**settings))
-    return lambda x: loss(x, data, torch.ones(()), tensors[3].sum().item() - 1e-8)[0]
+    return lambda x: loss(x, data, torch.ones(()), mask.sum().item() - 1e-8)[0]
 
 
-def open_instruct(module, tensors):
-    _, old, advantages, mask = tensors
+def open_instruct(module, old, advantages, mask):
     config = SimpleNamespace(loss_fn=module.GRPOLossType.dapo, clip_lower=0.2, clip_higher=0.28)
 
     def loss(x):
@@ -319,9 +306,8 @@ def open_instruct(module, tensors):
     return loss
 
 
-def roll(path, module, tensors):
+def roll(path, module, old, advantages, mask):
     """It multiplies advantages by the mask when it makes them."""
-    _, old, advantages, mask = tensors
     path, _, name = path.rpartition(".")
     theirs = importlib.import_module(f"roll.pipeline.{path}")
     theirs.get_episode_scores = lambda data: SimpleNamespace(to=lambda device: advantages[:, 0])  # for its log
@@ -359,12 +345,13 @@ def roll(path, module, tensors):
     return lambda x: worker.loss_func(SimpleNamespace(batch=rows, meta_info=counts, non_tensor_batch={}), x)[0]
 
 
-def swift(module, tensors):
-    _, old, advantages, mask = tensors
+def swift(module, old, advantages, mask):
     factory = importlib.import_module("swift.trainers").TrainerFactory
     trainer = object.__new__(factory.get_trainer_cls(SimpleNamespace(rlhf_type="grpo")))
-    off = "compute_entropy overlong_filter log_rollout_offpolicy_metrics disable_rollout_importance_sampling"
-    off += " rollout_importance_sampling_mode _has_teacher off_policy_sequence_mask_delta chord_sft_iterator"
+    off = """
+        compute_entropy overlong_filter log_rollout_offpolicy_metrics disable_rollout_importance_sampling
+        rollout_importance_sampling_mode _has_teacher off_policy_sequence_mask_delta chord_sft_iterator
+    """
     settings = dict.fromkeys(off.split()) | {
         "loss_type": "bnpo",
         "importance_sampling_level": "token",
@@ -376,8 +363,8 @@ def swift(module, tensors):
         "accelerator": SimpleNamespace(gather_for_metrics=lambda x: x),
     }
     vars(trainer).update(settings, model=torch.nn.Identity())
-    rows = SimpleNamespace(completion_mask=mask, old_per_token_logps=old, advantages=advantages)
-    rows.truncated_mask = rows.rollout_per_token_logps = rows.teacher_per_token_logps = None
+    without = dict.fromkeys(("truncated_mask", "rollout_per_token_logps", "teacher_per_token_logps"))
+    rows = SimpleNamespace(completion_mask=mask, old_per_token_logps=old, advantages=advantages, **without)
 
     def loss(x):
         vars(trainer)["_get_per_token_logps_and_entropies"] = lambda *arguments, **named: (x, None)
@@ -386,8 +373,7 @@ def swift(module, tensors):
     return loss
 
 
-def twinkle(module, tensors):
-    _, old, advantages, mask = tensors
+def twinkle(module, old, advantages, mask):
     theirs = importlib.import_module("twinkle.loss").BNPOLoss  # of whose averages this one is the mean over tokens
     ours = getattr(sys.modules["bandpo_recipe"], "BandPOLoss", None)
     kind = theirs if ours is None else type("Loss", (ours, theirs), {})
@@ -396,16 +382,14 @@ def twinkle(module, tensors):
     return lambda x: loss({"labels": labels}, {"logps": x}, **named)["loss"]
 
 
-def molt(module, tensors):
-    _, old, advantages, mask = tensors
+def molt(module, old, advantages, mask):
     loss = module.PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28, dual_clip=3.0)
     rows = {"action_mask": mask, "batch_num_tokens": mask.sum(), "dp_size": 1}
     return lambda x: loss(x, old, advantages, **rows)[0]
 
 
-def easyr1(module, tensors):
+def easyr1(module, old, advantages, mask):
     """Its own loss has 1e-8 added to the number of tokens."""
-    _, old, advantages, mask = tensors
     limits = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_dual": 3.0}
     named = limits | {"tau_positive": 1.0, "tau_negative": 1.05, "loss_type": "default", "loss_avg_mode": "token"}
     rows = {"old_log_probs": old, "advantages": advantages, "response_mask": mask.to(old.dtype)}
@@ -414,9 +398,8 @@ def easyr1(module, tensors):
     return lambda x: scale * module.compute_policy_loss(log_probs=x, **rows, **named)[0]
 
 
-def sdpo(module, tensors):
+def sdpo(module, old, advantages, mask):
     """Its log-probabilities are put in as logits."""
-    _, old, advantages, mask = tensors
     trainer = object.__new__(getattr(sys.modules["bandpo_recipe"], "BandPOTrainer", module.SDPOTrainer))
     settings = {
         "epsilon_low": 0.2,
@@ -454,7 +437,7 @@ def recipe_of(path):
 RECIPES = {path.stem: recipe_of(path) for path in sorted((ROOT / "examples" / "trainers").glob("*.py"))}
 
 
-def by_recipe(call, host, region, tensors):
+def by_recipe(call, host, region, *tensors):
     """Import the trainer's file anew, and change it by the lines of its recipe, with the region for theirs."""
     key, patch = host.key, host.patch
     recipe, package = RECIPES[key], PACKAGES.get(key, key)
@@ -476,7 +459,7 @@ def by_recipe(call, host, region, tensors):
             patch.setitem(mapping, "grpo", mapping["grpo"])
         exec(recipe.text.replace(RULE, "REGION"), vars(its_lines))
         exec(recipe.line, vars(module))
-    return call(module, tensors)
+    return call(module, *tensors)
 
 
 # ---- trainers that call a loss of ours
@@ -494,13 +477,12 @@ class Policy:
         return self.dist
 
 
-def torchrl(aggregation, host, region, tensors, calls=1):
+def torchrl(aggregation, host, region, old, advantages, mask, calls=1):
     (TensorDict,) = names_of("tensordict", "TensorDict")
     (GRPOLoss,), (BandPOLoss,) = (
         names_of("torchrl.objectives.llm", "GRPOLoss"),
         names_of("bandpo.integrations.torchrl", "BandPOLoss"),
     )
-    _, old, advantages, mask = tensors
     fields = {("tokens", "full"): torch.zeros(mask.shape, dtype=torch.long), ("log_probs", "full"): old}
     sequences = TensorDict(fields | {"advantage": advantages[..., None]}, batch_size=[len(mask)])
     named = {"entropy_bonus": False, "aggregation": aggregation}
@@ -535,9 +517,8 @@ def liger_settings(loss_type):
     return settings | ({"max_completion_length": 20} if loss_type == "dr_grpo" else {})
 
 
-def liger(loss_type, host, region, tensors, on_policy=False, module=None, **named):
+def liger(loss_type, host, region, old, advantages, mask, on_policy=False, module=None, **named):
     """From hidden states, in one chunk, as ours needs."""
-    _, old, advantages, mask = tensors
     settings, (ours,) = liger_settings(loss_type), names_of("bandpo.integrations.liger", "BandPOLoss")
     if module is None and region is None:
         (theirs,) = names_of("liger_kernel.chunked_loss.grpo_loss", "LigerFusedLinearGRPOLoss")
@@ -560,18 +541,17 @@ def let_pydantic_take_typed_dicts(patch):
         patch.setattr(typing, "TypedDict", typing_extensions.TypedDict)
 
 
-def of_skyrl():
-    """Its registry of losses, its settings, and our function."""
+def of_skyrl(patch):
+    """Its registry of losses, which is as before afterwards, its settings, and our function."""
     (registry,) = names_of("skyrl.backends.skyrl_train.utils.ppo_utils", "PolicyLossRegistry")
+    patch.setattr(registry, "_functions", dict(registry._functions))
     (settings,) = names_of("skyrl.train.config", "AlgorithmConfig")
     return registry, settings, *names_of("bandpo.integrations.skyrl", "register_bandpo_loss")
 
 
-def skyrl(kind, host, region, tensors, rollout=None, **settings):
+def skyrl(kind, host, region, old, advantages, mask, rollout=None, **settings):
     """As its worker calls them. `rollout` has the sampler as anchor."""
-    registry, config_of, register = of_skyrl()
-    host.patch.setattr(registry, "_functions", dict(registry._functions))
-    name, (_, old, advantages, mask) = "bandpo", tensors
+    (registry, config_of, register), name = of_skyrl(host.patch), "bandpo"
     if region is None:
         name = "dual_clip" if kind == "dual_clip" else "regular"
         settings |= {"eps_clip_low": 0.2, "eps_clip_high": 0.28, "clip_ratio_c": 3.0}
@@ -594,9 +574,8 @@ def skyrl(kind, host, region, tensors, rollout=None, **settings):
     return loss
 
 
-def ppo(tensors, limit=None):
+def ppo(old, advantages, mask, limit=None):
     """The textbook's: minus the sum of min(r A, clip(r, 0.8, 1.28) A)."""
-    _, old, advantages, mask = tensors
 
     def loss(x):
         ratio = (x - old if limit is None else (x - old).clamp(-limit, limit)).exp()
@@ -605,27 +584,29 @@ def ppo(tensors, limit=None):
     return loss
 
 
-def datums(tensors, make=SimpleNamespace, to_input=lambda x: SimpleNamespace(to_torch=lambda: x), drop=()):
+def datums(
+    old, advantages, mask, make=SimpleNamespace, to_input=lambda x: SimpleNamespace(to_torch=lambda: x), drop=()
+):
     """One datum of tinker's a response, of its length."""
     data = []
-    for _, old, advantages, mask in zip(*tensors, strict=True):
-        n = max(1, int(mask.nonzero().max()) + 1) if mask.any() else 1
+    for before, its, inside in zip(old, advantages, mask, strict=True):
+        n = max(1, int(inside.nonzero().max()) + 1) if inside.any() else 1
         rows = {
             "target_tokens": torch.zeros(n, dtype=torch.long),
-            "logprobs": old[:n],
-            "advantages": advantages[:n],
-            "mask": mask[:n].to(old.dtype),
+            "logprobs": before[:n],
+            "advantages": its[:n],
+            "mask": inside[:n].to(old.dtype),
         }
         data.append(make({name: to_input(x) for name, x in rows.items() if name not in drop}))
     return data
 
 
-def tinker_loss(host, region, tensors):
+def tinker_loss(host, region, old, advantages, mask):
     """Our loss, called with what another server of tinker's API has; without tinker. Its own is the textbook's."""
     if region is None:
-        return ppo(tensors)
+        return ppo(old, advantages, mask)
     (ours,) = names_of("bandpo.integrations.tinker", "bandpo_loss")
-    data = datums(tensors, lambda rows: SimpleNamespace(loss_fn_inputs=rows))
+    data = datums(old, advantages, mask, lambda rows: SimpleNamespace(loss_fn_inputs=rows))
 
     def loss(x):
         rows = [row[: len(datum.loss_fn_inputs["mask"].to_torch())] for row, datum in zip(x, data, strict=True)]
@@ -642,13 +623,13 @@ def tinker_datum(rows):
     return tinker.types.Datum(model_input=tokens, loss_fn_inputs=rows)
 
 
-def tinker(masked, host, region, tensors, drop=()):
+def tinker(masked, host, region, old, advantages, mask, drop=()):
     """By the code of `TrainingClient` that runs a loss; what it sends back to its server is minus the gradient."""
     if region is None:
-        return ppo(tensors)
+        return ppo(old, advantages, mask)
     theirs, (ours,) = importlib.import_module("tinker"), names_of("bandpo.integrations.tinker", "bandpo_loss")
     as_data = theirs.TensorData.from_torch
-    data = datums(tensors, tinker_datum, as_data, drop or (() if masked else ("mask",)))
+    data = datums(old, advantages, mask, tinker_datum, as_data, drop or (() if masked else ("mask",)))
     fn = ours(bandpo.Objective(region).to_config())
     if region == BANDS[0]:
         calls = []
@@ -677,14 +658,13 @@ def prime_rl_module(host):
     return module
 
 
-def prime_rl(from_source, host, region, tensors, weights=None, settings=None, **kwargs):
+def prime_rl(from_source, host, region, old, advantages, mask, weights=None, settings=None, **kwargs):
     """A packed batch by our loss, or by prime-rl's own of these settings; what calls it is as read in 0.8.0."""
     from bandpo.integrations.prime_rl import loss as ours
 
     page = tomllib.loads(lines("prime_rl"))["trainer"]["loss"]
-    _, old, advantages, mask = tensors
     if region is None and settings is None:  # the example of its page on custom losses
-        textbook = ppo(tensors)
+        textbook = ppo(old, advantages, mask)
         return lambda x: textbook(x) / mask.sum()
     if region is not None:
         kwargs = kwargs or (page["kwargs"] if region == BANDS[0] else {"trust_region": region.to_config()})
@@ -713,15 +693,14 @@ def prime_rl(from_source, host, region, tensors, weights=None, settings=None, **
     return loss
 
 
-def rllm(kind, host, region, tensors, params=None, rollout=None):
+def rllm(kind, host, region, old, advantages, mask, params=None, rollout=None):
     """On a stand-in for rLLM's `register_loss`, after what our page's `loss_plugins` name was imported.
 
     By pull request 713: a loss is given a `LossContext`, by verl a batch (B, T), by tinker and Fireworks one response
     (T,), and returns a scalar that `ctx.aggregate` made. rLLM's main does not have it.
     """
-    _, old, advantages, mask = tensors
     if region is None:
-        return ppo(tensors, limit=20.0)
+        return ppo(old, advantages, mask, limit=20.0)
     losses, page = {}, yaml.safe_load(lines("rllm"))["algorithm"]
     (ours,) = page["loss_plugins"]
     register = lambda name, *, agg_mode=None: lambda loss: losses.setdefault(name, loss)  # noqa: E731
@@ -745,8 +724,8 @@ def rllm(kind, host, region, tensors, params=None, rollout=None):
                 "obs_mask": torch.zeros_like(inside),
                 "logp_ref": None,
                 "logp_rollout": rollout,
+                "aggregate": lambda values, mask, mode=None: (values * mask).sum(),
             }
-            context["aggregate"] = lambda values, mask, mode=None: (values * mask).sum()
             value, numbers = losses[page["loss_fn"]](SimpleNamespace(**context))
             values.append(value)
             for name in ("tokens", "clip/count"):
@@ -778,10 +757,9 @@ def unsloth_modules(patch):
     if FOLDER is None:
         pytest.skip("BANDPO_HOSTS names no folder")
     read = inspect.getsource
-    off = ("UNSLOTH_GRPO_SEQ_PACKING", "UNSLOTH_GRPO_PREFIX_GROUPER")
-    on = ("UNSLOTH_ALLOW_CPU", "UNSLOTH_COMPILE_DISABLE", "UNSLOTH_IS_PRESENT")
-    own = dict.fromkeys(on, "1") | dict.fromkeys(off, "0") | {"ACCELERATE_MIXED_PRECISION": "no"}
-    for name, value in own.items():
+    on = dict.fromkeys(("UNSLOTH_ALLOW_CPU", "UNSLOTH_COMPILE_DISABLE", "UNSLOTH_IS_PRESENT"), "1")
+    off = dict.fromkeys(("UNSLOTH_GRPO_SEQ_PACKING", "UNSLOTH_GRPO_PREFIX_GROUPER"), "0")
+    for name, value in (on | off | {"ACCELERATE_MIXED_PRECISION": "no"}).items():
         patch.setenv(name, value)
     packages = {"unsloth_zoo": [], "unsloth": ["unsloth.device_type", "unsloth.models._utils"]}
     for name, absent in packages.items():
@@ -833,13 +811,12 @@ class Logits(torch.nn.Module):
         return SimpleNamespace(logits=self.logits[first : self.taken])
 
 
-def unsloth(loss_type, host, region, tensors):
+def unsloth(loss_type, host, region, old, advantages, mask):
     from bandpo.integrations.unsloth import _Bounded
 
-    _, old, advantages, mask = tensors
     left = has_left_padding(mask)
-    accelerator = SimpleNamespace(num_processes=1, scaler=None, gather=lambda x: x[None])
-    accelerator.unwrap_model = lambda model, **named: model
+    calls = {"gather": lambda x: x[None], "unwrap_model": lambda model, **named: model}
+    accelerator = SimpleNamespace(num_processes=1, scaler=None, **calls)
     args = UNSLOTH | {
         "loss_type": loss_type,
         "max_completion_length": 20,
@@ -958,8 +935,10 @@ OWN = """
     molt.models.loss molt.models.utils
     verl.workers.actor.dp_actor verl.trainer.core_algos verl.utils.torch_functional
 """
-ACTORS = "rlvr.actor_worker.ActorWorker rlvr.actor_pg_worker.ActorPGWorker base_worker.ActorWorker"
-ACTORS += " agentic.agentic_actor_worker.ActorWorker agentic.agentic_actor_pg_worker.ActorWorker"
+ACTORS = """
+    rlvr.actor_worker.ActorWorker rlvr.actor_pg_worker.ActorPGWorker base_worker.ActorWorker
+    agentic.agentic_actor_worker.ActorWorker agentic.agentic_actor_pg_worker.ActorWorker
+"""
 
 
 def clamping(loss, absent, whole=(), **more):
@@ -986,11 +965,7 @@ def summing(loss, *arguments, package="", **more):
     return Case(partial(loss, *arguments), package, **more)
 
 
-def rows(mask):
-    return float(len(mask))
-
-
-_SEQUENCE = {"aggregation": "seq-mean-token-mean", "normalizer": rows}
+_SEQUENCE = {"aggregation": "seq-mean-token-mean", "normalizer": lambda mask: float(len(mask))}
 _HIDDEN = {
     "leaf": hidden_states,
     "logps": lambda x: x.double().log_softmax(-1)[..., 0],
@@ -1002,9 +977,7 @@ _HIDDEN = {
 }
 _THREE = {"leaf": three_logits, "logps": of_three_logits, "dtypes": FLOAT32, "package": "unsloth", "rtol": 1e-5}
 _NORM = {"aggregation": "seq-mean-token-sum-norm", "normalizer": lambda mask: 20.0 * len(mask)}
-_FORMULA = {"exact": False}
-_TINKER = {"package": "tinker", "dtypes": FLOAT32, "rtol": 1e-4, **_FORMULA}
-_PRIME = partial(Sources, package="prime_rl", absent=PRIME)
+_TINKER = {"package": "tinker", "dtypes": FLOAT32, "rtol": 1e-4, "exact": False}
 _CLIP32 = {"clip_dtypes": FLOAT32}
 # A word behind the key of a trainer tells of several ways or places of it.
 CASES = {
@@ -1033,15 +1006,17 @@ CASES = {
     "liger dr_grpo": Case(partial(liger, "dr_grpo"), **_HIDDEN, **_NORM),
     "skyrl regular": summing(skyrl, "regular", package="skyrl", **_CLIP32, limit=20.0, ratios=(-25.0, *RATIOS, 25.0)),
     "skyrl dual_clip": summing(skyrl, "dual_clip", package="skyrl", **_CLIP32, limit=20.0, dual_clip=3.0),
-    "skyrl rollout": summing(skyrl, "rollout", package="skyrl", **_CLIP32, limit=20.0, **_FORMULA),
+    "skyrl rollout": summing(skyrl, "rollout", package="skyrl", **_CLIP32, limit=20.0, exact=False),
     "tinker": summing(tinker, True, **_TINKER),
     "tinker without a mask": summing(tinker, False, takes_empty=False, **_TINKER),
-    "tinker_loss": summing(tinker_loss, rtol=1e-4, **_FORMULA),
-    "prime_rl": Case(partial(prime_rl, False), **_FORMULA),
-    "prime_rl source": Case(partial(prime_rl, True), "prime_rl", _PRIME, **_FORMULA),
-    "rllm": summing(rllm, "", limit=20.0, **_FORMULA),
-    "rllm each": summing(rllm, "each", limit=20.0, **_FORMULA),
-    "rllm sampler": summing(rllm, "sampler", limit=20.0, **_FORMULA),
+    "tinker_loss": summing(tinker_loss, rtol=1e-4, exact=False),
+    "prime_rl": Case(partial(prime_rl, False), exact=False),
+    "prime_rl source": Case(
+        partial(prime_rl, True), "prime_rl", partial(Sources, package="prime_rl", absent=PRIME), exact=False
+    ),
+    "rllm": summing(rllm, "", limit=20.0, exact=False),
+    "rllm each": summing(rllm, "each", limit=20.0, exact=False),
+    "rllm sampler": summing(rllm, "sampler", limit=20.0, exact=False),
     "unsloth grpo": Case(partial(unsloth, "grpo"), **_THREE, **_SEQUENCE),
     "unsloth bnpo": Case(partial(unsloth, "bnpo"), **_THREE),
     "unsloth dr_grpo": Case(partial(unsloth, "dr_grpo"), **_THREE, **_NORM),
@@ -1073,7 +1048,7 @@ class Opened:
         leaf = self.case.leaf(tensors[0]).requires_grad_()
         self.logged = {}
         with pytest.MonkeyPatch.context() as self.patch:
-            loss = self.case.loss(self, region, tensors, **named)
+            loss = self.case.loss(self, region, *tensors[1:], **named)
             value = loss(leaf)
             return value.detach(), torch.autograd.grad(value, leaf)[0], self.logged
 

@@ -97,8 +97,7 @@ def test_trls_correction_is_not_counted_a_second_time_and_missing_tokens_are_the
         trainer._compute_loss(trainer.model, inputs | {"sampling_per_token_logps": torch.where(hole, other, sampled)})
         for other in (old, torch.full_like(old, math.nan))
     )
-    assert torch.equal(missing, filled)
-    assert not torch.equal(filled, plain)
+    assert [torch.equal(filled, other) for other in (missing, plain)] == [True, False]
 
 
 @with_sampler
@@ -123,8 +122,6 @@ def test_tokens_that_the_sampler_tells_nothing_of_are_the_trainers_also_on_polic
 def test_a_method_of_the_sampler_is_taken_where_that_is_the_anchor(tmp_path):
     args = tiny.settings(tmp_path, BandPOConfig, trust_region="dis", anchor="sampler")
     assert args.trust_region == bandpo.losses.method("dis").without_average.to_config()
-    with pytest.raises(ValueError, match="anchor must be 'old' or 'sampler', got 'rollout'"):
-        tiny.settings(tmp_path, BandPOConfig, anchor="rollout")
 
 
 def test_an_anchor_that_is_not_there_is_told_at_the_first_loss(tmp_path):

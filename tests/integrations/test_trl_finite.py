@@ -7,6 +7,7 @@ import test_trl
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from disk import write
 from test_trl import in_two_processes
 from transformers import TrainerCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
@@ -14,7 +15,6 @@ from transformers.trainer_callback import TrainerControl, TrainerState
 import tiny
 from bandpo import Band, Clip, Objective
 from bandpo.errors import UserError
-from bandpo.integrations import trl_context
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.integrations.trl_context import FiniteGuard, NotFiniteError
 
@@ -32,9 +32,9 @@ class At(TrainerCallback):
             self.do(model)
 
 
-def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, **changes):
+def build(tmp_path, reward=tiny.count_a, rule=RULES["TRL's clamp"], model=None, cls=BandPOTrainer, at=None, **changes):
     args = tiny.settings(tmp_path, kind=BandPOConfig, **{"max_steps": 8} | changes)
-    return test_trl.build(cls, args, rule, model, reward)
+    return test_trl.build(cls, args, rule, model, reward, callbacks=at and [At(*at)])
 
 
 def gradients_times(factor):
@@ -56,11 +56,10 @@ def checkpoints(folder):
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("factor", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule, factor):
-    trainer = build(tmp_path, rule=rule, save_strategy="steps", save_steps=2, save_total_limit=1)
-    trainer.add_callback(At(5, gradients_times(factor)))
-    message = rf"^step 5: weights \(\d+, first model.embed_tokens.weight\) .* {tmp_path}/checkpoint-4\. Try a smaller "
-    message += "learning_rate or max_grad_norm, .*; stop_if_not_finite=False continues nevertheless$"
-    with pytest.raises(NotFiniteError, match=message):
+    saves = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
+    trainer = build(tmp_path, rule=rule, at=(5, gradients_times(factor)), **saves)
+    message = rf"^step 5: weights \(\d+, first model.embed_tokens.weight\) .* {tmp_path}/checkpoint-4\. .*learning_rate"
+    with pytest.raises(NotFiniteError, match=f"{message}.*stop_if_not_finite=False"):
         trainer.train()
     assert (logged(trainer, "step"), checkpoints(tmp_path)) == ([1, 2, 3, 4], [4])
     assert issubclass(NotFiniteError, UserError)
@@ -68,13 +67,14 @@ def test_a_gradient_that_is_not_finite_ends_training_in_its_step(tmp_path, rule,
 
 @pytest.mark.parametrize("value", [math.nan, pytest.param(-math.inf, marks=pytest.mark.slow)])
 def test_a_single_number_of_a_weight_is_seen_in_its_step(tmp_path, value):
-    trainer = build(tmp_path)
-    trainer.add_callback(At(3, spoil(value)))
-    with pytest.raises(NotFiniteError, match=r"step 3: weights .* are not finite; the folder has no whole"):
+    trainer = build(tmp_path, at=(3, spoil(value)))
+    for name in ("1/trainer_state.json", "2/model", "9/trainer_state.json", "x/trainer_state.json"):
+        write(tmp_path / f"checkpoint-{name}", "{}")  # one whole, and what is no whole one of this run
+    with pytest.raises(NotFiniteError, match=rf"step 3: weights .* not finite; .* {tmp_path}/checkpoint-1\."):
         trainer.train()
     model = tiny.model()
     spoil(value)(model)
-    said = r"before the first step: weights \(1, first model.norm.weight\) are not finite.*Take a model whose weights"
+    said = r"before the first step: weights \(1, first model.norm.weight\) .* has no whole checkpoint.*Take a model"
     with pytest.raises(NotFiniteError, match=said):
         build(tmp_path, model=model).train()
 
@@ -97,8 +97,7 @@ def test_a_row_of_the_batch_that_is_not_finite_ends_training_in_its_step(tmp_pat
 
 def test_who_wants_to_goes_on_is_warned_once_and_keeps_the_checkpoints(tmp_path):
     changes = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "stop_if_not_finite": False}
-    trainer = build(tmp_path, **changes)
-    trainer.add_callback(At(5, gradients_times(math.nan)))
+    trainer = build(tmp_path, at=(5, gradients_times(math.nan)), **changes)
     with pytest.warns(UserWarning, match="stop_if_not_finite is False") as warned:
         trainer.train()
     told = [str(each.message) for each in warned if "stop_if_not_finite" in str(each.message)]
@@ -245,12 +244,3 @@ def test_each_process_looks_at_its_shard_and_all_end_together(tmp_path):
         ["fine", "step 2: weights of another process are not finite"],
         ["fine", "step 2: weights (1, first weight) are not finite"],
     ]
-
-
-def test_a_checkpoint_is_whole_when_the_trainers_state_is_there_and_of_this_run_only_until_now(tmp_path):
-    args, state = tiny.settings(tmp_path), TrainerState(global_step=7)
-    assert trl_context._last_whole(args, state) is None
-    for name in ("checkpoint-4", "checkpoint-6", "checkpoint-9", "checkpoint-x"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / ("model" if name == "checkpoint-6" else "trainer_state.json")).write_text("{}")
-    assert trl_context._last_whole(args, state) == tmp_path / "checkpoint-4"

@@ -43,8 +43,8 @@ def run(tmp_path, monkeypatch):
             "completion_mask": mask.long(),
             "old_per_token_logps": old,
             "advantages": advantages[:, 0],
+            "num_items_in_batch": 4 * mask.sum(),
         }
-        inputs["num_items_in_batch"] = 4 * mask.sum()
 
         def loss(x):
             made["logps"] = x
@@ -66,12 +66,11 @@ def test_clip_is_trls_own_loss_bit_for_bit(run, loss_type, dtype):
 
 
 def expected(tensors, region, loss_type):
-    logps, *rest = tensors
-    mask = rest[-1]
-    normalizer = {"dapo": 4.0 * mask.sum() / DAPO_STEPS, "dr_grpo": 20.0 * len(mask), "grpo": float(len(mask))}
-    normalizer = normalizer.get(loss_type)  # an empty response counts in TRL's grpo
+    logps, *rest, mask = tensors
+    normalizers = {"dapo": 4.0 * mask.sum() / DAPO_STEPS, "dr_grpo": 20.0 * len(mask), "grpo": float(len(mask))}
+    named = {"normalizer": normalizers.get(loss_type)}  # an empty response counts in TRL's grpo
     objective = bandpo.Objective(region, aggregation=AGGREGATION[loss_type])
-    return gradient(lambda x: bandpo.policy_loss(x, *rest, objective, normalizer=normalizer)[0], logps)
+    return gradient(lambda x: bandpo.policy_loss(x, *rest, mask, objective, **named)[0], logps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,9 +1,7 @@
 """Subclasses of GRPOTrainer under BandPOTrainer, by two bases; what is set after construction; other trainers."""
 
-import copy
 import functools
 import importlib
-import pickle
 import re
 from pathlib import Path
 
@@ -11,12 +9,12 @@ import pytest
 import torch
 import trl
 from packaging.version import Version
-from test_trl import build, clipped_shares, full, history, in_two_processes, same_weights, train
-from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
+from test_trl import build, clipped_shares, full, in_two_processes, same_run, same_weights, train
+from trl import GRPOTrainer
 
 import tiny
 from bandpo import Band, Clip, Objective
-from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
+from bandpo.integrations.trl import BandPOTrainer
 
 NOT_KNOWN = r"\.{} is not known to clamp the ratio .*: it must call super\(\)\.{} for that"
 
@@ -50,13 +48,10 @@ def test_a_trainer_of_two_bases_is_theirs_under_a_rule(tmp_path, rule):
     plain = train(BandPOTrainer, full(tmp_path, max_grad_norm=1e9), Clip(0.2, 0.2))
     band = train(functools.partial(Ours, weight=2.0), full(tmp_path, max_grad_norm=1e9), Band("kl", 0.05))
     assert min(clipped_shares(ours)) > 0.02
-    if isinstance(rule, Clip):
-        assert history(ours) == history(theirs)
-        assert same_weights(ours, theirs)
+    assert same_run(ours, theirs) or not isinstance(rule, Clip)
     for mine, its in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-5)
-    assert not same_weights(plain, theirs)
-    assert not same_weights(band, theirs)
+    assert not any(same_weights(other, theirs) for other in (plain, band))
 
 
 def test_positional_arguments_are_trls(tmp_path):
@@ -146,8 +141,7 @@ def test_each_subclass_of_trl_works_or_is_refused(tmp_path, module, name, record
                 raise
             record_property("under Clip", "does not train by itself")
             pytest.skip(f"{name} of TRL {trl.__version__}: {error}")
-    assert same_weights(*trainers[:2])
-    assert not same_weights(trainers[0], trainers[2])
+    assert [same_weights(trainers[0], ours) for ours in trainers[1:]] == [True, False]
     record_property("under Clip", "bit for bit")
 
 
@@ -178,14 +172,6 @@ def test_a_setting_that_is_changed_later_is_noticed_at_the_first_loss(tmp_path, 
     assert trainer.state.global_step == 0
 
 
-def test_our_config_is_not_for_trainers_of_other_settings(tmp_path):
-    args = tiny.settings(tmp_path, BandPOConfig, trust_region="band-kl")
-    with pytest.raises(AttributeError, match="'BandPOConfig' object has no attribute"):
-        build(RLOOTrainer, args)
-    build(RLOOTrainer, tiny.settings(tmp_path, RLOOConfig, beta=0.0))
-    assert pickle.loads(pickle.dumps(args)) == copy.deepcopy(args) == args
-
-
 def weights_after(folder, cls, rule):
     more = {} if rule is None else {"trust_region": rule}
     args = tiny.settings(folder, per_device_train_batch_size=8, beta=0.04, ddp_find_unused_parameters=False)
@@ -208,5 +194,4 @@ def test_two_processes_have_trls_weights_under_clip_and_equal_ones(tmp_path):
         results.append((clipped, mine))
     (clipped, theirs), (_, clip), (_, band) = results
     assert clipped > 0.2  # the sum over 12 steps
-    assert all(map(torch.equal, theirs, clip))
-    assert not all(map(torch.equal, theirs, band))
+    assert [all(map(torch.equal, theirs, ours)) for ours in (clip, band)] == [True, False]

@@ -70,9 +70,9 @@ def test_tricky_answers_are_judged_as_beforehand(scorers, form):
     assert all(lost[part] <= 0.025 * total[part] for part in total)
 
 
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
+# What stands behind "Answer: " and a right answer, by what they show and the score.
+VALUES = {
+    ("sentences and words are read", 1): [
         ("The vertex is at $(3, -4)$.", "(3,-4)"),
         ("He runs a total of **540** meters every week.", "540"),
         ("There are $10!$ ways to arrange the books.", "10!"), ("\\textbf{(B)}\\ 7", "7"), ("7, which is prime", "7"),
@@ -85,14 +85,7 @@ def test_tricky_answers_are_judged_as_beforehand(scorers, form):
         ("The day of the week is Tuesday.", "\\text{Tuesday}"), ("2132 (base 5)", "2132_5"), ("Nora has 75", "75"),
         ("y = 6, x = 2", "(2,6)"), ("two and a half", "\\frac{5}{2}"), ("a:b = 3:2", "3:2"), ("-1+2e", "2e-1"),
     ],
-)  # fmt: skip
-def test_sentences_and_words_are_read(answer, right):
-    assert grade([f"Answer: {answer}"], [right])[0].score == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
+    ("sentences that say something else", 0): [
         ("The square of the answer is 7", "7"), ("Twice the radius is 7", "7"), ("The number of ways is not 7", "7"),
         ("The probability could be 7", "7"), ("x is 8 and y is 7", "7"), ("7 for the wrong question", "7"),
         ("seven to the fourth", "7"), ("~42", "42"), ("x < -2 or x < 4", "(-\\infty,-2)"),
@@ -106,42 +99,9 @@ def test_sentences_and_words_are_read(answer, right):
         ("reverse ratio = 3:2", "3:2"), ("(B) is eliminated", "B"), ("Its negation is odd", "odd"),
         ("\\frac{1}{2} (or 0.6)", "\\frac{1}{2}"),
     ],
-)  # fmt: skip
-def test_sentences_that_say_something_else_are_wrong(answer, right):
-    assert grade([f"Answer: {answer}"], [right])[0].score == 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}"), ("1.6\\times 10^{-19}", "3.2\\times 10^{-19}"),
-        ("6.63e-34", "6.62e-34"), ("\\frac{1}{30!}", "\\frac{1}{31!}"), ("e^{-50}", "e^{-51}"),
-        ("\\pi\\cdot10^{-20}", "10^{-20}"),
-        ("\\frac12+\\frac{1}{2\\cdot3^{100}}", "\\frac12-\\frac{1}{2\\cdot3^{100}}"),
-        ("\\sqrt{2}+10^{-40}", "\\sqrt{2}"),
-        ("2^{200}+1", "2^{200}"),
-        ("\\frac{1}{\\binom{100}{50}}", "\\frac{1}{\\binom{100}{49}}"),
-        ("(0,\\frac{1}{2^{98}})", "(0,\\frac{1}{2^{99}})"),
-        ("1,\\frac{1}{2^{98}}", "1,\\frac{1}{2^{99}}"),
-        ("1,\\frac{1}{2^{998}}", "1,\\frac{1}{2^{999}}"),
-        ("\\begin{pmatrix} 2^{-98} \\\\ 1 \\end{pmatrix}", "\\begin{pmatrix} 2^{-99} \\\\ 1 \\end{pmatrix}"),
-        ("x+2^{-98}", "x+2^{-99}"), ("x > 2^{-98}", "x > 2^{-99}"), ("y = 2^{-98}x", "y = 2^{-99}x"),
-        ("[0,2^{-98}]\\cup[1,2]", "[0,2^{-99}]\\cup[1,2]"), ("0.000001", "\\frac{1}{3000000}"),
-        ("0.0000012", "\\frac{\\pi}{10000000}"),
-        ("1.208925819614629 \\times 10^{24}", "1208925819614629174706176"),
-        ("\\sqrt{x^2}", "x"),
-        ("y", "x"), ("N(42)", "x"), ("f(1)+2", "f(2)+2"), ("g(0)+x", "f(0)+x"),
-    ],
-)  # fmt: skip
-def test_exact_values_are_equal_only_if_their_difference_is_zero(answer, right):
-    assert [g.score for g in grade([f"Answer: ${answer}$", f"Answer: ${right}$"], [right, answer])] == [0, 0]
-    assert grade([f"Answer: ${right}$"], [right])[0].score == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        ("\\frac{2}{2^{100}}", "\\frac{1}{2^{99}}"),
+    ("other ways to write the same", 1): [
+        ("\\frac{2}{2^{100}}", "\\frac{1}{2^{99}}"), ("2^{2^{10}}", "2^{2^{10}}"),
+        ("\\frac{3}{2\\sqrt{3}}", "\\frac{\\sqrt{3}}{2}"),
         ("\\sqrt{2}\\cdot 10^{-40}", "\\frac{2\\cdot 10^{-40}}{\\sqrt{2}}"),
         ("\\{2^{-99}, 1\\}", "1, \\frac{1}{2^{99}}"),
         ("\\frac{30}{31!}", "\\frac{30}{31\\cdot 30!}"),
@@ -173,28 +133,71 @@ def test_exact_values_are_equal_only_if_their_difference_is_zero(answer, right):
         ("2½", "\\frac52"),
         ("42", "\uff14\uff12"),
         ("x² + 1", "x^2+1"),
+        (r"$\frac{1}{2}\cdot\vartheta$", r"\frac{\vartheta}{2}"), (r"$(-\infty,\infty)$", r"\mathbb{R}"),
     ],
-)
-def test_other_ways_to_write_the_same(answer, right):
-    assert grade([f"Answer: {answer}"], [right])[0].score == 1
-
-
-def test_a_number_in_words_may_be_a_percentage():
-    """A whole number in words is a fraction, too: as an int its hundredth was a float, and grading ended."""
-    answers = ["The answer is a million percent.", "The answer is a million percent.", "The answer is twelve percent."]
-    assert [each.score for each in grading.grade(answers, ["0.617", "10000", "0.12"])] == [0, 1, 1]
+    ("delimiters do not change an answer", 1): [
+        *(("-$42$", "-42"), ("$-$42", "-42"), ("2$\\cdot$21", "42"), ("$42$ cm", "42"), ("\\(42\\) apples", "42")),
+        *(("$x = 1$ or $x = 2$", "1,2"), ("$1$, $2$ and $3$", "1,2,3"), ("\\(1\\), \\(2\\)", "$1$, $2$")),
+    ],
+    ("an infinity is right for the same", 1): [
+        (r"$\infty$", r"\infty"), ("$-\\infty$", "negative infinity"), ("$x = \\infty$", r"\infty"),
+        ("$[0, +\\infty)$", r"[0,\infty)"),
+    ],
+    ("and for nothing else", 0): [(r"$(-\infty,\infty)$", "7")],
+    ("numbers that spaces part are a row", 1): [
+        ("0 1 1 0", "0 1 1 0"), ("$0\\ 1\\ 1\\ 0$", "0 1\n1 0"), ("0.5 -1.0", "0.50 -1"),
+    ],
+    ("and no product", 0): [
+        ("1 1 0 0", "0 1 1 0"), ("0 1 1", "0 1 1 0"), ("0", "0 1 1 0"), ("6", "1 2 3"), ("3 2 1", "1 2 3"),
+        ("-1", "2 -3"), ("1 2 3", "6"),
+    ],
+    ("a right answer of any length", 0): [
+        ("7", right) for right in ("1" * 5000, "0." + "1" * 5000, r"\frac{1}{" + "1" * 5000 + "}")
+    ],
+    ("what only holds the right answer", 0): [
+        (answer, "42") for answer in (
+            "$42$ or maybe 43", "$42$ but perhaps 43 or 44", "$42$ apples and 43 pears", "$42$ or 43", "$42$ (43)",
+            "$41$ $42$", "41 $42$", "\\(41\\) \\(42\\)", "\\(41\\) - \\(42\\)", "$42$41", "1/$42$", "$42$x", "$42$^2",
+            "not 42", "anything except 42", "less than $42$", "minus 42", "negative 42", "-$42$", "42 million",
+            "42 dozen",
+        )
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("answer", "right", "score"),
+    [pytest.param(*pair, score, id=what) for (what, score), pairs in VALUES.items() for pair in pairs],
+)
+def test_an_answer_is_right_or_wrong(answer, right, score):
+    assert grade([f"Answer: {answer}"], [right])[0].score == score
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
     [
-        ("0 1 1 0", "0 1 1 0", 1), ("$0\\ 1\\ 1\\ 0$", "0 1\n1 0", 1), ("0.5 -1.0", "0.50 -1", 1),
-        ("1 1 0 0", "0 1 1 0", 0), ("0 1 1", "0 1 1 0", 0), ("0", "0 1 1 0", 0), ("6", "1 2 3", 0),
-        ("3 2 1", "1 2 3", 0), ("-1", "2 -3", 0), ("1 2 3", "6", 0),
+        ("\\frac{1}{2^{98}}", "\\frac{1}{2^{99}}"), ("1.6\\times 10^{-19}", "3.2\\times 10^{-19}"),
+        ("6.63e-34", "6.62e-34"), ("\\frac{1}{30!}", "\\frac{1}{31!}"), ("e^{-50}", "e^{-51}"),
+        ("\\pi\\cdot10^{-20}", "10^{-20}"),
+        ("\\frac12+\\frac{1}{2\\cdot3^{100}}", "\\frac12-\\frac{1}{2\\cdot3^{100}}"),
+        ("\\sqrt{2}+10^{-40}", "\\sqrt{2}"),
+        ("2^{200}+1", "2^{200}"),
+        ("\\frac{1}{\\binom{100}{50}}", "\\frac{1}{\\binom{100}{49}}"),
+        ("(0,\\frac{1}{2^{98}})", "(0,\\frac{1}{2^{99}})"),
+        ("1,\\frac{1}{2^{98}}", "1,\\frac{1}{2^{99}}"),
+        ("1,\\frac{1}{2^{998}}", "1,\\frac{1}{2^{999}}"),
+        ("\\begin{pmatrix} 2^{-98} \\\\ 1 \\end{pmatrix}", "\\begin{pmatrix} 2^{-99} \\\\ 1 \\end{pmatrix}"),
+        ("x+2^{-98}", "x+2^{-99}"), ("x > 2^{-98}", "x > 2^{-99}"), ("y = 2^{-98}x", "y = 2^{-99}x"),
+        ("[0,2^{-98}]\\cup[1,2]", "[0,2^{-99}]\\cup[1,2]"), ("0.000001", "\\frac{1}{3000000}"),
+        ("0.0000012", "\\frac{\\pi}{10000000}"),
+        ("1.208925819614629 \\times 10^{24}", "1208925819614629174706176"),
+        ("\\sqrt{x^2}", "x"),
+        ("y", "x"), ("N(42)", "x"), ("f(1)+2", "f(2)+2"), ("g(0)+x", "f(0)+x"),
     ],
 )  # fmt: skip
-def test_numbers_that_spaces_part_are_a_row_and_no_product(answer, right, score):
-    assert grade([f"Answer: {answer}"], [right])[0].score == score
+def test_exact_values_are_equal_only_if_their_difference_is_zero(answer, right):
+    texts = [f"Answer: ${each}$" for each in (answer, right, right)]
+    assert [g.score for g in grade(texts, [right, answer, right])] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -210,24 +213,6 @@ def test_what_has_no_value_or_another_meaning_is_never_right(answer, right):
     assert grade([f"Answer: {answer}"], [right])[0].score == 0
 
 
-@pytest.mark.parametrize(
-    ("answer", "score"),
-    [
-        *(
-            ("D) velocity", 1), ("(D) velocity", 1), ("D. velocity", 1), ("D: velocity", 1),
-            ("\\text{D: velocity}", 1), ("D - velocity", 1),
-        ),
-        *(
-            ("(D) a dog", 1), ("D", 1), ("C) velocity", 0), ("(C) or (D) velocity", 0), ("D: 7, C: 8", 0),
-            ("(D) is eliminated", 0),
-        ),
-        *(("(D) may be it", 0), ("D) wrong", 0), ("D is wrong", 0), ("velocity", 0)),
-    ],
-)  # fmt: skip
-def test_a_letter_with_its_text_is_the_letter(answer, score):
-    assert grade([f"Answer: {answer}", f"\\boxed{{{answer}}}"], ["D"] * 2)[0].score == score
-
-
 # Recorded from the public scorer: the first five right, the others wrong.
 PUBLIC = [
     *("Answer: $42$", "answer:\\boxed{42}", "Answer: x=42", "Answer: 42", "Answer:\n42"),
@@ -236,43 +221,21 @@ PUBLIC = [
 ]
 
 
+STRICT = [
+    *((text, "42", int(i < 5)) for i, text in enumerate(PUBLIC)),
+    *(("Answer: 0.5", "\\frac{1}{2}", 0), ("Answer: \\frac{1}{2}", "\\dfrac{1}{2}", 0), ("Answer: 33", "033", 0)),
+    *(("Answer: 42\n" + "x" * 289, "42", 1), ("Answer: 42\n" + "x" * 290, "42", 0)),
+]
+
+
 def test_dapo_strict_on_the_recorded_cases():
-    assert [g.score for g in grade(PUBLIC, ["42"] * 12, "dapo-strict")] == [1] * 5 + [0] * 7
-    assert grade(["Answer: 1,000"], ["1000"], "dapo-strict") == [Grade(1.0, "1000")]
-    pairs = [("0.5", "\\frac{1}{2}"), ("\\frac{1}{2}", "\\dfrac{1}{2}"), ("33", "033")]
-    assert [g.score for g in grade([f"Answer: {a}" for a, _ in pairs], [b for _, b in pairs], "dapo-strict")] == [0] * 3
-    inside, outside = "Answer: 42\n" + "x" * 289, "Answer: 42\n" + "x" * 290
-    assert [g.score for g in grade([inside, outside], ["42"] * 2, "dapo-strict")] == [1, 0]
-    assert grade(["nothing"], ["42"], "dapo-strict") == [Grade(0.0, None, "unparsed")]
+    texts, answers, scores = zip(*STRICT, strict=True)
+    assert [g.score for g in grade(texts, answers, "dapo-strict")] == [*scores]
+    read = grade(["Answer: 1,000", "nothing"], ["1000", "42"], "dapo-strict")
+    assert read == [Grade(1.0, "1000"), Grade(0.0, None, "unparsed")]
 
 
 # ---- math
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *("$42$ or maybe 43", "$42$ but perhaps 43 or 44", "$42$ apples and 43 pears", "$42$ or 43", "$42$ (43)"),
-        *("$41$ $42$", "41 $42$", "\\(41\\) \\(42\\)", "\\(41\\) - \\(42\\)", "$42$41", "1/$42$", "$42$x", "$42$^2"),
-        *(
-            "not 42", "anything except 42", "less than $42$", "minus 42", "negative 42", "-$42$", "42 million",
-            "42 dozen",
-        ),
-    ],
-)  # fmt: skip
-def test_what_only_holds_the_right_answer_is_wrong(answer):
-    assert grade([f"Answer: {answer}"], ["42"])[0].score == 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        *(("-$42$", "-42"), ("$-$42", "-42"), ("2$\\cdot$21", "42"), ("$42$ cm", "42"), ("\\(42\\) apples", "42")),
-        *(("$x = 1$ or $x = 2$", "1,2"), ("$1$, $2$ and $3$", "1,2,3"), ("\\(1\\), \\(2\\)", "$1$, $2$")),
-    ],
-)
-def test_delimiters_do_not_change_an_answer(answer, right):
-    assert grade([f"Answer: {answer}"], [right])[0].score == 1
 
 
 @pytest.mark.parametrize(
@@ -296,22 +259,15 @@ def test_floats_agree_as_a_computer_prints_them(one, other, same):
     assert [g.score for g in grade([f"Answer: {one}", f"Answer: {other}"], [other, one])] == [same] * 2
 
 
-def test_an_exponent_that_nobody_writes_out_is_wrong_at_once():
-    grades = grade([f"Answer: $1E-9999999999 + {i}$" for i in range(5)], ["7"] * 5)
-    assert {(g.score, g.status) for g in grades} == {(0.0, "unparsed")}
-
-
 def test_equal_answers_have_equal_strings():
     """So that majorities can be taken: numbers reduced, right answers as the right answer."""
     forms = ["0.5", "\\frac{1}{2}", "\\dfrac{2}{4}", "$1/2$", "+.50", "\\frac{\\sqrt{4}}{4}"]
     for right in ("\\frac{1}{2}", "0.50", "7"):
         assert {g.answer for g in grade([f"Answer: {f}" for f in forms[:5]], [right] * 5)} == {"1/2"}
     assert [g.answer for g in grade([f"Answer: {f}" for f in forms], ["\\frac12"] * 6)][5] == "1/2"
-    assert grade(["Answer: 042", "Answer: 43"], ["42"] * 2) == [Grade(1.0, "42"), Grade(0.0, "43")]
-    assert grade(["Answer: Tuesday", "Answer: it depends"], ["tuesday", "42"]) == [
-        Grade(1.0, "tuesday"),
-        Grade(0.0, None, "unparsed"),
-    ]
+    texts = ["Answer: 042", "Answer: 43", "Answer: Tuesday", "Answer: it depends"]
+    read = Grade(1.0, "42"), Grade(0.0, "43"), Grade(1.0, "tuesday"), Grade(0.0, None, "unparsed")
+    assert grade(texts, ["42", "42", "tuesday", "42"]) == [*read]
 
 
 def by_math_verify(right, answer):
@@ -333,15 +289,12 @@ def test_numbers_are_compared_as_math_verify_compares_them():
         return rng.choice(forms)
 
     pairs = [(number(), number()) for _ in range(150)]
-    pairs += [(a, b) for a, _ in pairs[:50] if "," not in a for b in [str(float(Fraction(_fraction(a))))]]
+    plain = {a: a.replace("\\frac{", "").replace("}{", "/").replace("}", "") for a, _ in pairs[:50] if "," not in a}
+    pairs += [(a, str(float(Fraction(text)))) for a, text in plain.items()]
     ours = [g.score for g in grade([f"Answer: {b}" for _, b in pairs], [a for a, _ in pairs])]
     theirs = [by_math_verify(a, b) for a, b in pairs]
     assert [p for p, x, y in zip(pairs, ours, theirs, strict=True) if x != y] == []
     assert 20 < sum(ours) < len(pairs) - 50
-
-
-def _fraction(text):
-    return text.replace("\\frac{", "").replace("}{", "/").replace("}", "")
 
 
 @pytest.mark.slow
@@ -397,23 +350,6 @@ def test_no_answer_takes_the_caller_long(text):
     assert time.process_time() - began < 5  # it was minutes, or years
 
 
-@pytest.mark.parametrize("right", ["1" * 5000, "0." + "1" * 5000, r"\frac{1}{" + "1" * 5000 + "}"])
-def test_a_right_answer_of_any_length_can_be_asked_for(right):
-    assert grading.grade(["Answer: 7"], [right])[0].score == 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        (r"$\frac{1}{2}\cdot\vartheta$", r"\frac{\vartheta}{2}"),
-        (r"$(-\infty,\infty)$", r"\mathbb{R}"),
-        (r"$(-\infty,\infty)$", "7"),
-    ],
-)
-def test_commands_that_both_have_and_the_whole_line(answer, right):
-    assert grading.grade([f"Answer: {answer}"], [right])[0].score == (right != "7")
-
-
 def test_hostile_strings_are_wrong_and_cost_little():
     texts = [text for text in load("research/measurements/rewards.py").hostile(1, 1008) if "{9^" not in text]
     began, before = time.monotonic(), comparisons.pool().map([["1", "2"]])
@@ -422,19 +358,11 @@ def test_hostile_strings_are_wrong_and_cost_little():
     assert not any(g.score for g in grades)
     assert {g.status for g in grades} >= {"unparsed", "ok"}
     assert time.monotonic() - began < 240
-    assert grade(["Answer: \\frac{3}{2\\sqrt{3}}"], ["\\frac{\\sqrt{3}}{2}"])[0].score == 1
-
-
-def answering(monkeypatch, result):
-    """The workers give the same to every question; what they were asked is returned."""
-    asked = []
-    pool = types.SimpleNamespace(map=lambda tasks: asked.extend(tasks) or [result] * len(tasks))
-    monkeypatch.setattr(grading, "pool", lambda: pool)
-    return asked
 
 
 def test_a_comparison_that_was_stopped_is_wrong_and_says_so(monkeypatch):
-    answering(monkeypatch, Stopped.TIME)
+    stopped = types.SimpleNamespace(map=lambda tasks: [Stopped.TIME] * len(tasks))
+    monkeypatch.setattr(grading, "pool", lambda: stopped)
     grades = grade(["Answer: $1+x$", "Answer: 42", "Answer: " + "9" * 501], ["y+1", "42", "42"])
     assert grades == [Grade(0.0, None, "timeout"), Grade(1.0, "42"), Grade(0.0, None, "unparsed")]
 
@@ -489,19 +417,6 @@ def test_the_workers_believe_no_infinity_either():
 
 
 @pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        (r"\infty", r"\infty"),
-        ("-\\infty", "negative infinity"),
-        ("x = \\infty", r"\infty"),
-        ("[0, +\\infty)", r"[0,\infty)"),
-    ],
-)
-def test_an_infinity_is_right_for_the_same(answer, right):
-    assert grade([f"Answer: ${answer}$"], [right])[0].score == 1
-
-
-@pytest.mark.parametrize(
     "answer",
     [
         *(r"\binom{20000}{10000}", r"\Gamma(1600)", r"\gcd(10^{5000},10^{5000})", r"\frac{0}{0}\cdot i", "(10^6)!"),
@@ -553,9 +468,9 @@ def test_without_math_verify(monkeypatch):
 def test_a_tower_of_powers_is_refused_at_once():
     """Many different ones, a second each, would be what a training step waits for."""
     texts = [f"Answer: $9^{{9^{{9^{{{k}}}}}}}$" for k in range(500)] + ["Answer: 2^2^2", "Answer: $2^{10 ^ 9}$"]
+    texts += [f"Answer: $1E-9999999999 + {i}$" for i in range(5)]
     grades = grade(texts, ["42"] * len(texts))
     assert {(g.score, g.status) for g in grades} <= {(0, "unparsed"), (0, "ok")}
-    assert grade([r"\boxed{2^{2^{10}}}"], ["2^{2^{10}}"])[0].score == 1
 
 
 # ---- the scorer `dapo`, without verl: tests/cluster holds it against verl's own
@@ -576,14 +491,13 @@ BOXES = {  # as verl 0.9.1 reads them
 def test_dapo_reads_a_box_where_no_answer_is_stated(text):
     read = BOXES[text]
     status = "unparsed" if read is None else "ok"
-    assert grade([text], [read or "42"], "dapo") == [Grade(float(read is not None), read, status)]
-    assert grade([text], ["41"], "dapo") == [Grade(0.0, read, status)]
+    right, wrong = Grade(float(read is not None), read, status), Grade(0.0, read, status)
+    assert grade([text, text], [read or "42", "41"], "dapo") == [right, wrong]
     if read and "Answer" not in text:
         assert grade([text], [f"{read} "], "dapo")[0].score == 0, "without normalisation"
 
 
-def test_dapo_gives_what_verl_gave_on_the_recorded_cases():
-    scorers = load("research/measurements/scorers.py")
+def test_dapo_gives_what_verl_gave_on_the_recorded_cases(scorers):
     rows = scorers.read_rows(scorers.ROWS)
     graded = grade([row["text"] for row in rows], [row["answer"] for row in rows], "dapo")
     assert [int(each.score) for each in graded] == [int(row["verl math_dapo"]) for row in rows]
@@ -708,56 +622,120 @@ Many people think the answer is 12.
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("text", STATED)
-def test_a_stated_answer_is_read_in_any_script(text):
-    assert grade([text, f"We count them.\n\n{text}"], ["12", "12"])[1].score == 1
-    assert grade([text], ["13"])[0].score == 0
-
-
-@pytest.mark.parametrize("text", TAKEN_BACK)
-def test_an_answer_that_words_take_back_is_none(text):
-    assert grade([text], ["12"])[0].score == 0
+PERCENT_RATIO_OR_TIME = [
+    ("\\boxed{62.5\\%}", "62.5", 1), ("\\boxed{62.5\\%}", "0.625", 1), ("\\boxed{0.625}", "62.5\\%", 1),
+    ("\\boxed{0.42\\%}", "42", 0), ("\\boxed{25\\%}", "0.25\\%", 0), ("\\boxed{\\frac{2}{3}}", "2:3", 1),
+    ("\\boxed{4:6}", "2:3", 1), ("\\boxed{5}", "5 : 1", 1), ("\\boxed{7/12}", "7:12", 1),
+    ("\\boxed{1/3}", "10:30", 0), ("\\boxed{\\frac12}", "1:2:3", 0), ("Answer: 01:02:03.50", "1:2:3.5", 1),
+    ("Answer: 00:12:30.5", "00:47:11.25", 0), ("Answer: 1:58 a.m.", "1:58", 1), ("Answer: 1:58", "1:58 a.m.", 0),
+    ("Answer: 10:30:15", "10:30", 0), ("\\boxed{8} dozen birds", "8", 1), ("\\boxed{8} dozen birds", "96", 1),
+    ("\\boxed{8} dozen", "9", 0), ("\\boxed{42} cents", "\\$42", 0), ("\\boxed{D} days", "D", 1),
+    ("\\boxed{350}", "350 (g)", 1), ("Answer: 2,5 Liter", "2.5", 1), ("\\boxed{1,2}", "\\frac{6}{5}", 0),
+    ("Answer: $N \\equiv 12 \\pmod{100}$", "12", 1), ("\\boxed{12 \\pmod 5}", "12", 0),
+    ("\\boxed{350} m", "350 (g)", 0), ("boxed{no}", "no", 1), ("Answer: The answer is \boxed{7}", "7", 1),
+    ("**Answer:** They meet 27 miles from city A.", "27", 1), ("\\boxed{a \\leq 2}", "a \\le 2", 1),
+]  # fmt: skip
+LATER = "If the first one is taken, two are left, and each of them has a partner on the other side. " * 8
+A_THOUGHT_THAT_GOES_ON = [
+    ("We add them.\n\nSo the answer is 7.\n\nI hope this helps!", 1),
+    (f"So the answer is 7.\n\n{LATER}", 1),  # the answer first, then why
+    (f"We add them.\n\nSo the answer is 7.\n\n{LATER}", 0),
+    ("We add them.\n\nSo the answer is 7.\n\nWait, one case is missing.", 0),
+    ("We add them.\n\nSo the answer is 7. Alternatively, count the cases", 0),
+    ("Perhaps the answer is 7, which is the minimal", 0),
+    ("The answer should be 7.\n\nBut let me check", 0),
+    (f"It is $\\boxed{{7}}$.\n\n{LATER}", 1),
+    (f"<think>7 or 8</think>We add.\n\nSo the answer is 7.\n\n{LATER}", 1),  # the thought was closed
+    ("<think>7 or 8</think>So the answer is 7.\n\nLet me verify: 3 + 4 = 7.", 1),
+    (f"So the answer is 8.\n\n<think>We add.\n\nSo the answer is 7.\n\n{LATER}", 0),
+]
+ONLY_LOOK_LIKE_IT = [
+    "若x=3，则y=\\boxed{12}。",
+    "Если x = 3, то y = \\boxed{12}.",
+    "Suppose x = 3, we get \\boxed{12}.",
+    "La mitad de 24 es \\boxed{12}.",
+    "Die Quadratwurzel aus 144 ist \\boxed{12}.",
+    "最大可能值为\\boxed{12}。",
+    "不同的选法有\\boxed{12}种。",
+    "x=\\boxed{12}（x=-3舍去）",
+    "以上より、答えは12です。以上です。",
+    "Antwort: 12,00",
+    "There are \\boxed{12} non-empty subsets.",
+    "a total of $\\boxed{12}$ non congruent triangles",
+    "$$b+b=24\\Rightarrow 2b=24$$ $$\\boxed{12}$$",
+    "สมมติว่ามี 3 กล่อง = 12 คำตอบคือ 12",
+    "Many people forget the 3 boys, so the answer is \\boxed{12}.",
+    "A common mistake is to count both ends. The answer is \\boxed{12}.",
+    "We still have to add 5 to 7 and get \\boxed{12}.",
+    "Il faut encore ajouter 5, et on obtient \\boxed{12}.",
+    "有人买了3个苹果，一共\\boxed{12}个。",
+    "Сначала 9, ещё добавить 3, получится \\boxed{12}.",
+    "The answer is \\boxed{12}. Do not forget the units.",
+    "We get \\boxed{12} apples. No other value works.",
+    "The answer is \\boxed{12}. Not all of them are red.",
+    "**Nihai cevap: %12**",
+    "**پاسخ نهایی: 12٪**",
+    "If Tom had not bought it, he would have been able to buy \\boxed{12} more.",
+    "The answer is 12, not 13.",
+    "The answer is 12 rather than 13.",
+    "The answer is 12. This is not 13 since the dog was counted.",
+    "The plane is above 3 km, so the answer is \\boxed{12}.",
+    "Цена равна $\\boxed{12}$ см².",
+    "Toplam cevap 12'dir.",
+]
+A_LETTER = {
+    1: (
+        "D) velocity", "(D) velocity", "D. velocity", "D: velocity", "\\text{D: velocity}", "D - velocity", "(D) a dog",
+        "D",
+    ),
+    0: (
+        "C) velocity", "(C) or (D) velocity", "D: 7, C: 8", "(D) is eliminated", "(D) may be it", "D) wrong",
+        "D is wrong", "velocity",
+    ),
+}  # fmt: skip
+TOGETHER = [
+    ("$x=\\boxed{1}$ or $x=\\boxed{2}$", "1,2", 1), ("\\boxed{1} and \\boxed{2}", "\\{2,1\\}", 1),
+    ("\\boxed{1} and \\boxed{2}", "2", 1), ("$\\boxed{x+1}$ or $\\boxed{1+x}$", "x+1", 1),
+    ("$x=\\boxed{1}$ or $x=\\boxed{2}$", "1", 0), ("\\boxed{1} and \\boxed{2}", "1", 0),
+    ("$x=\\boxed{1}$ or $x=\\boxed{2}$", "2", 0), ("\\boxed{1}, \\boxed{2}", "2", 0),
+]  # fmt: skip
+UNITS = [
+    ("\\boxed{42} cents", "\\$42", 0), ("$\\boxed{25}\\%$", "0.25", 1), ("\\$\\boxed{42}", "\\$42", 1),
+    ("$\\boxed{42}$ dollars", "\\$42", 1),
+]  # fmt: skip
+WORDS_OF_A_NUMBER = [
+    ("The answer is a million percent.", "0.617", 0), ("The answer is a million percent.", "10000", 1),
+    ("The answer is twelve percent.", "0.12", 1),
+]  # fmt: skip
+WHOLE = {
+    "stated": [(text, gold, int(gold == "12")) for text in STATED for gold in ("12", "13")],
+    "stated after more": [(f"We count them.\n\n{text}", "12", 1) for text in STATED],
+    "taken back": [(text, "12", 0) for text in TAKEN_BACK],
+    "words that only look like it": [(text, "12", 1) for text in ONLY_LOOK_LIKE_IT],
+    "percent, ratios, times and what stands behind a box": PERCENT_RATIO_OR_TIME,
+    "a thought that goes on states nothing": [(text, "7", score) for text, score in A_THOUGHT_THAT_GOES_ON],
+    "a percentage in words": WORDS_OF_A_NUMBER,
+    "a letter with its text is the letter": [
+        (form.format(text), "D", score)
+        for score, texts in A_LETTER.items()
+        for text in texts
+        for form in ("Answer: {}", "\\boxed{{{}}}")
+    ],
+    "boxes that stand together": TOGETHER,
+    "the unit beside a box": UNITS,
+    "a json field that is nested too deeply": [
+        ('"answer": ' + "[" * 2000, "42", 0),
+        ('{"answer": ' + '{"a":' * 2000, "42", 0),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "若x=3，则y=\\boxed{12}。",
-        "Если x = 3, то y = \\boxed{12}.",
-        "Suppose x = 3, we get \\boxed{12}.",
-        "La mitad de 24 es \\boxed{12}.",
-        "Die Quadratwurzel aus 144 ist \\boxed{12}.",
-        "最大可能值为\\boxed{12}。",
-        "不同的选法有\\boxed{12}种。",
-        "x=\\boxed{12}（x=-3舍去）",
-        "以上より、答えは12です。以上です。",
-        "Antwort: 12,00",
-        "There are \\boxed{12} non-empty subsets.",
-        "a total of $\\boxed{12}$ non congruent triangles",
-        "$$b+b=24\\Rightarrow 2b=24$$ $$\\boxed{12}$$",
-        "สมมติว่ามี 3 กล่อง = 12 คำตอบคือ 12",
-        "Many people forget the 3 boys, so the answer is \\boxed{12}.",
-        "A common mistake is to count both ends. The answer is \\boxed{12}.",
-        "We still have to add 5 to 7 and get \\boxed{12}.",
-        "Il faut encore ajouter 5, et on obtient \\boxed{12}.",
-        "有人买了3个苹果，一共\\boxed{12}个。",
-        "Сначала 9, ещё добавить 3, получится \\boxed{12}.",
-        "The answer is \\boxed{12}. Do not forget the units.",
-        "We get \\boxed{12} apples. No other value works.",
-        "The answer is \\boxed{12}. Not all of them are red.",
-        "**Nihai cevap: %12**",
-        "**پاسخ نهایی: 12٪**",
-        "If Tom had not bought it, he would have been able to buy \\boxed{12} more.",
-        "The answer is 12, not 13.",
-        "The answer is 12 rather than 13.",
-        "The answer is 12. This is not 13 since the dog was counted.",
-        "The plane is above 3 km, so the answer is \\boxed{12}.",
-        "Цена равна $\\boxed{12}$ см².",
-        "Toplam cevap 12'dir.",
-    ],
+    ("text", "gold", "score"),
+    [pytest.param(*case, id=what) for what, cases in WHOLE.items() for case in cases],
 )
-def test_words_that_only_look_like_it_take_nothing_back(text):
-    assert grade([text], ["12"])[0].score == 1
+def test_a_text_is_right_or_wrong(text, gold, score):
+    assert grade([text], [gold])[0].score == score
 
 
 @pytest.mark.parametrize("gold", ["\\boxed{}", "Answer: -", "\\boxed{-}", "", "The answer is -."])
@@ -766,10 +744,8 @@ def test_a_right_answer_that_holds_nothing_is_never_right(gold):
 
 
 def test_words_that_decide_are_read_as_english_and_others_as_nothing():
-    assert in_english("It is not 12 apples") == "It is not 12 apples"
-    assert in_english("не равен").split() == ["not", "equal"]
-    assert in_english("яблок, ١٢。").split() == ["word,", "12."]
-    assert in_english("α = 3") == "α = 3"  # a sign, not a word
+    read = {"не равен": "not equal", "яблок, ١٢。": "word, 12.", "α = 3": "α = 3"}  # a sign is not a word
+    assert {text: " ".join(in_english(text).split()) for text in read} == read
 
 
 def test_every_word_and_pattern_can_be_compiled():
@@ -778,56 +754,18 @@ def test_every_word_and_pattern_can_be_compiled():
         assert len(WORDS[english]) > 20
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "score"),
-    [
-        *(("\\boxed{62.5\\%}", "62.5", 1), ("\\boxed{62.5\\%}", "0.625", 1), ("\\boxed{0.625}", "62.5\\%", 1)),
-        *(("\\boxed{0.42\\%}", "42", 0), ("\\boxed{25\\%}", "0.25\\%", 0)),
-        *(("\\boxed{\\frac{2}{3}}", "2:3", 1), ("\\boxed{4:6}", "2:3", 1), ("\\boxed{5}", "5 : 1", 1)),
-        *(("\\boxed{7/12}", "7:12", 1), ("\\boxed{1/3}", "10:30", 0), ("\\boxed{\\frac12}", "1:2:3", 0)),
-        *(("01:02:03.50", "1:2:3.5", 1), ("00:12:30.5", "00:47:11.25", 0), ("1:58 a.m.", "1:58", 1)),
-        *(("1:58", "1:58 a.m.", 0), ("10:30:15", "10:30", 0)),
-        *(("\\boxed{8} dozen birds", "8", 1), ("\\boxed{8} dozen birds", "96", 1), ("\\boxed{8} dozen", "9", 0)),
-        *(("\\boxed{42} cents", "\\$42", 0), ("\\boxed{D} days", "D", 1), ("\\boxed{350}", "350 (g)", 1)),
-        *(("2,5 Liter", "2.5", 1), ("\\boxed{1,2}", "\\frac{6}{5}", 0)),
-        *(("$N \\equiv 12 \\pmod{100}$", "12", 1), ("\\boxed{12 \\pmod 5}", "12", 0)),
-        *(("\\boxed{350} m", "350 (g)", 0), ("boxed{no}", "no", 1), ("The answer is \boxed{7}", "7", 1)),
-        *(("**Answer:** They meet 27 miles from city A.", "27", 1), ("\\boxed{a \\leq 2}", "a \\le 2", 1)),
-    ],
-)  # fmt: skip
-def test_percent_ratios_times_and_what_stands_behind_a_box(text, gold, score):
-    assert grade([text if "boxed" in text or "Answer" in text else f"Answer: {text}"], [gold])[0].score == score
-
-
-LATER = "If the first one is taken, two are left, and each of them has a partner on the other side. " * 8
-
-
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("We add them.\n\nSo the answer is 7.\n\nI hope this helps!", 1),
-        (f"So the answer is 7.\n\n{LATER}", 1),  # the answer first, then why
-        (f"We add them.\n\nSo the answer is 7.\n\n{LATER}", 0),
-        ("We add them.\n\nSo the answer is 7.\n\nWait, one case is missing.", 0),
-        ("We add them.\n\nSo the answer is 7. Alternatively, count the cases", 0),
-        ("Perhaps the answer is 7, which is the minimal", 0),
-        ("The answer should be 7.\n\nBut let me check", 0),
-        (f"It is $\\boxed{{7}}$.\n\n{LATER}", 1),
-        (f"<think>7 or 8</think>We add.\n\nSo the answer is 7.\n\n{LATER}", 1),  # the thought was closed
-        ("<think>7 or 8</think>So the answer is 7.\n\nLet me verify: 3 + 4 = 7.", 1),
-        (f"So the answer is 8.\n\n<think>We add.\n\nSo the answer is 7.\n\n{LATER}", 0),
-    ],
-)
-def test_a_sentence_in_a_thought_that_goes_on_states_nothing(text, score):
-    assert grade([text], ["7"])[0].score == score
-
-
 # ---- where an answer stands in what models, trainers and data sets write, and what takes it back
 
 
 def stated(text, thinking=None):
     found = final_answer(text, thinking)
     return list(found.answers) if found else None
+
+
+ENDS = [
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<eos>", "<end_of_turn>", "<|return|>", "<eoa>", "<pad>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -853,15 +791,7 @@ def stated(text, thinking=None):
         ("\\boxed{\\boxed{42}}", "42"), ("\\boxed{1} then \\boxed{\\{2\\}}", "\\{2\\}"),
         ("We multiply.\n\n**42**", "42**"), ("We multiply.\nResult: $42$", "$42$"), ("my answers were 42", None),
         ("The sum is 42", None), ("I don't know: 42", None), ("", None),
-    ],
-)  # fmt: skip
-def test_the_forms_of_a_statement(text, answer):
-    assert stated(text) == (None if answer is None else [answer])
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+        # the last statement counts, whatever its kind
         ("Answer: 42\n\\boxed{43}", "43"),
         ("\\boxed{43}\nAnswer: 42", "42"),
         ("\\boxed{41}\nAnswer: 42\n\n**Answer:**\n", "42"),
@@ -875,22 +805,11 @@ def test_the_forms_of_a_statement(text, answer):
         ("\\boxed{41}\nFinal: 42", "42"),
         ("Answer: the answer is 42", "the answer is 42"),
         ("$\\boxed{42}$. We may check our answer: $6 + 36 = 42$, so it is right.", "42"),
-    ],
-)
-def test_the_last_statement_counts_whatever_its_kind(text, answer):
-    assert stated(text) == [answer]
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "<eos>", "<end_of_turn>", "<|return|>", "<eoa>", "<pad>",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        *((text.format(end), "42") for end in ENDS for text in ("Answer: 42{0}", "It is \\boxed{{42}}.{0}\n{0}")),
     ],
 )  # fmt: skip
-def test_tokens_that_end_a_text_are_no_part_of_the_answer(end):
-    assert stated(f"Answer: 42{end}") == ["42"]
-    assert stated(f"It is \\boxed{{42}}.{end}\n{end}") == ["42"]
+def test_the_forms_of_a_statement(text, answer):
+    assert stated(text) == (None if answer is None else [answer])
 
 
 @pytest.mark.parametrize(
@@ -920,33 +839,9 @@ def test_a_block_that_the_prompt_opened_must_be_closed():
     assert [g.score for g in grade(["Answer: 70"] * 2, ["70"] * 2, thinking="opened")] == [0, 0]
 
 
-def test_a_json_field_that_is_nested_too_deeply_is_no_answer():
-    assert [g.score for g in grade(['"answer": ' + "[" * 2000, '{"answer": ' + '{"a":' * 2000], ["42"] * 2)] == [0, 0]
-
-
-def test_boxes_that_stand_together():
-    texts = [
-        "$x=\\boxed{1}$ or $x=\\boxed{2}$",
-        "\\boxed{1} and \\boxed{2}",
-        "\\boxed{1} and \\boxed{2}",
-        "$\\boxed{x+1}$ or $\\boxed{1+x}$",
-    ]
-    assert [g.score for g in grade(texts, ["1,2", "\\{2,1\\}", "2", "x+1"])] == [1, 1, 1, 1]
-    assert [g.score for g in grade(texts[:2], ["1", "1"])] == [0, 0]
-    assert [g.score for g in grade([texts[0], "\\boxed{1}, \\boxed{2}"], ["2", "2"])] == [0, 0]
-
-
-def test_the_unit_beside_a_box_is_the_answer_s():
-    texts = ["\\boxed{42} cents", "$\\boxed{25}\\%$", "\\$\\boxed{42}", "$\\boxed{42}$ dollars"]
-    assert [g.score for g in grade(texts, ["\\$42", "0.25", "\\$42", "\\$42"])] == [0, 1, 1, 1]
-
-
-def test_where_the_answers_of_tricky_texts_stand():
-    """All that are whole texts; test_grading.py has the others."""
-    scorers = load("research/measurements/scorers.py")
+def test_where_the_answers_of_tricky_texts_stand(scorers):
     cases = [case for case in scorers.tricky("answer") if case.whole]
-    assert len(cases) > 300
-    assert scorers.misjudged(cases) == []
+    assert (len(cases) > 300, scorers.misjudged(cases)) == (True, [])
 
 
 @pytest.mark.parametrize(

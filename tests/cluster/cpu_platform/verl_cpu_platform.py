@@ -5,7 +5,7 @@ be satisfied. VERL_ENGINE_DEVICE=cuda takes the FSDP engine, which is registered
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import nullcontext
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -14,12 +14,9 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
-def _nothing(*args, **kwargs):
-    return None
-
-
-def _zero(*args, **kwargs):
-    return 0
+def _gives(value):
+    """Return a function that returns this, whatever it is given."""
+    return lambda *args, **kwargs: value
 
 
 def _memory(*args):
@@ -28,22 +25,17 @@ def _memory(*args):
 
 
 _CPU = torch.device("cpu")
+_NOTHING = ("set_device", "synchronize", "empty_cache")
+_ZERO = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 _MODULE = SimpleNamespace(
-    is_available=lambda: True,
-    device_count=lambda: 1,
-    current_device=lambda: _CPU,
-    set_device=_nothing,
-    synchronize=_nothing,
-    empty_cache=_nothing,
-    ipc_collect=_nothing,
-    memory_allocated=_zero,
-    max_memory_allocated=_zero,
-    memory_reserved=_zero,
-    max_memory_reserved=_zero,
-    reset_peak_memory_stats=_nothing,
-    set_per_process_memory_fraction=_nothing,
+    **dict.fromkeys([*_NOTHING, "ipc_collect", "reset_peak_memory_stats"], _gives(None)),
+    set_per_process_memory_fraction=_gives(None),
+    **dict.fromkeys(_ZERO, _gives(0)),
+    is_available=_gives(True),
+    device_count=_gives(1),
+    current_device=_gives(_CPU),
     mem_get_info=_memory,
-    get_device_name=lambda *args: "cpu",
+    get_device_name=_gives("cpu"),
     get_rng_state=torch.get_rng_state,
     set_rng_state=torch.set_rng_state,
     current_stream=torch.cpu.current_stream,
@@ -52,74 +44,26 @@ _MODULE = SimpleNamespace(
     manual_seed=torch.manual_seed,
     manual_seed_all=torch.manual_seed,
 )
-
-
-@PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):
-    device_name = "cpu"
-    vendor_name = "cpu"
-    device_module = _MODULE
-
-    def is_available(self):
-        return True
-
-    def is_platform_available(self, use_smi_check=False):
-        return False  # never detected, only asked for
-
-    def current_device(self):
-        return _CPU
-
-    def device_count(self):
-        return 1
-
-    def set_device(self, device_index):
-        pass
-
-    def synchronize(self, device_index=None):
-        pass
-
-    def manual_seed(self, seed):
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed):
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings):
-        pass
-
-    def empty_cache(self):
-        pass
-
-    def get_device_capability(self, device_index=0):
-        return None, None
-
-    def communication_backend_name(self):
-        return "gloo"
-
-    def visible_devices_envvar(self):
-        return "CUDA_VISIBLE_DEVICES"
-
-    def profiler_start(self):
-        pass
-
-    def profiler_stop(self):
-        pass
-
-    def ray_resource_name(self):
-        return "GPU"
-
-    def ray_noset_envvars(self):
-        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
-
-    def is_ipc_supported(self):
-        return False  # weights travel by shared memory
-
-    def cudart(self):
-        return None
-
-    @contextmanager
-    def nvtx_range(self, msg):
-        yield
+# What verl calls of a platform, and what it gets.
+_ANSWERS = dict.fromkeys(
+    [*_NOTHING, "set_allocator_settings", "get_device_capability", "profiler_start", "profiler_stop", "cudart"]
+) | {
+    "is_available": True,
+    "is_platform_available": False,  # never detected, only asked for
+    "current_device": _CPU,
+    "device_count": 1,
+    "communication_backend_name": "gloo",
+    "visible_devices_envvar": "CUDA_VISIBLE_DEVICES",
+    "ray_resource_name": "GPU",
+    "ray_noset_envvars": ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"],
+    "is_ipc_supported": False,  # weights travel by shared memory
+    "nvtx_range": nullcontext(),
+}
+_SEED = staticmethod(torch.manual_seed)
+_OTHERS = {"device_name": "cpu", "vendor_name": "cpu", "device_module": _MODULE}
+_OTHERS |= {"manual_seed": _SEED, "manual_seed_all": _SEED}
+_METHODS = {name: _gives(value) for name, value in _ANSWERS.items()}
+PlatformRegistry.register(platform="cpu")(type("PlatformCPU", (PlatformBase,), _METHODS | _OTHERS))
 
 
 def _one_backend(init):
