@@ -121,7 +121,7 @@ MISTAKES = {
     "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
     "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
     # The last one would count.
-    "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
+    "table a --step 1 --step 2": "error: --step takes one value, and is there 2 times (see bandpo table --help)",
     "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
     "data prepare column.jsonl -o a --split b --split c": "error: --split takes one value, and is there 2 times",
 }

@@ -166,7 +166,6 @@ def score(
 def compare(
     a: Annotated[str, Result(metavar="A")],
     b: Annotated[str, Result(metavar="B")],
-    k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
     step: Step = None,
     column: Columns = None,
@@ -188,7 +187,7 @@ def compare(
         raise UserError(
             f"no metric is of both: A has {results[0].scorer}, B has {results[1].scorer}; see --column score"
         )
-    compared = [(*pair, compare_results(*pair, k), k) for pair in pairs]
+    compared = [(*pair, compare_results(*pair)) for pair in pairs]
     data = [comparison_data(*each) for each in compared]
     heads = [f"By {one.scorer}\n\n" if len(pairs) > 1 else "" for one, _ in pairs]
     print(
@@ -211,9 +210,6 @@ def table(
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
     form: Annotated[
         Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
-    ] = None,
-    k: Annotated[
-        int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")
     ] = None,
     scorer: Scorer = None,
     step: Step = None,
@@ -247,7 +243,7 @@ def table(
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
     parts = apart(read_results(results, scorer, columns, drop_incomplete, step))
-    text = "\n".join(show(make_table(part, k)) for part in parts)
+    text = "\n".join(show(make_table(part)) for part in parts)
     if output is None or output.name == "-":
         print(text, end="")
     else:

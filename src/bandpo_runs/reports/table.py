@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bandpo.errors import UserError
-
 from ..evals.results import Result, in_paper, papers_order, share, unparsed
 from ..statistics.estimators import best_at_k_bootstrap, per_prompt
 from ..statistics.intervals import (
@@ -62,21 +60,15 @@ class Table:
     footnotes: tuple[str, ...]
 
 
-def make_table(results: Sequence[Result], k: int | None = None) -> Table:
+def make_table(results: Sequence[Result]) -> Table:
     """Return the layout of the paper's Table 1: methods by data sets, average.
 
-    Args:
-        results: in the order of the rows; those with one label are runs of one method.
-        k: of pass@k; by default the smallest number of samples.
-
-    Raises:
-        UserError: k larger than the number of samples.
+    `results` are in the order of the rows; those with one label are runs of one method. The k of pass@k is the smallest
+    number of samples.
     """
     counts = {graded.score.shape[-1] for result in results for graded in result.graded}
     counts = sorted(counts | {logged.samples for result in results for logged in result.logged})
-    at = counts[0] if k is None else k
-    if not 1 <= at <= counts[0]:
-        raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
+    at = counts[0]
     data = papers_order(
         in_paper(each.data) for result in results for each in (*result.graded, *result.logged)
     )
