@@ -87,7 +87,7 @@ MISTAKES = {
     # Wrong arguments.
     "sing": "no such command 'sing' (see bandpo --help)",
     "trian": "no such command 'trian'. Did you mean 'train'? (see bandpo --help)",
-    "train model=./nowhere": "2 things are missing or wrong: (1) model './nowhere': the folder",
+    "train model=./nowhere": "model './nowhere': the folder",
     "data": "missing command (see bandpo data --help)",
     "train --fast": "no such option: --fast (Possible options: --data) (see bandpo train --help)",
     "--fast": "no such option: --fast (see bandpo --help)",

@@ -180,11 +180,6 @@ def report(
     print(write_report(runs, output, baseline=baseline, trust=trust))
 
 
-def column(whose: str) -> Any:
-    """Return an option that names a column of a file of tokens."""
-    return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
-
-
 @app.command(epilog=RULES, cls=Once)
 def calibrate(
     files: Annotated[
@@ -205,11 +200,6 @@ def calibrate(
     parameter: Annotated[
         list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")
     ] = None,
-    old: Annotated[str | None, column("old log-probabilities")] = None,
-    new: Annotated[str | None, column("current log-probabilities")] = None,
-    advantage: Annotated[str | None, column("advantages")] = None,
-    response: Annotated[str | None, column("names of responses")] = None,
-    mask: Annotated[str | None, column("the mask, which is 1 in a response")] = None,
     as_json: Json = False,
 ) -> None:
     """Find the radius or epsilon that fits a run, from its tokens.
@@ -224,7 +214,6 @@ def calibrate(
 
     calibrate_and_show(
         files,
-        {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask},
         as_json=as_json,
         rules=rule,
         rate=rate,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import counted
 
 from ..data.problems import bare
 from ..evals.folder import read_samples
@@ -42,9 +42,6 @@ def score_and_show(
         _, path = split_label(text)
         by = grade_folder(path, scorer) if path.is_dir() and not files_at(path) else scorer
         result = answered(read_result(text, by, columns, drop_incomplete))
-        n = min(graded.score.shape[-1] for graded in result.graded)
-        if ks and max(ks) > n:
-            raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
         results += [
             (part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])
         ]

@@ -24,7 +24,6 @@ from bandpo.errors import UserError, counted
 
 from ..files.writing import check_own, locked, write_atomically
 from ..progress import Progress, lines
-from .golds import unusual
 from .leaks import Leaks, same_text
 from .problems import Problem, messages_of, problem_of, quoted, template_text, without_looks
 from .question_sets import evaluation_set
@@ -214,9 +213,6 @@ def collect(
         if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
             more = f"answer {quoted(problem.answer)}"
             findings.note(findings.kept_though, "answer is not an integer", problem, more)
-        doubt = unusual(problem.answer)
-        if doubt:
-            findings.note(findings.kept_though, doubt, problem, f"answer {quoted(problem.answer)}")
         text = same_text(problem.full_text)
         what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
         if what is not None:

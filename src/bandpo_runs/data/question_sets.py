@@ -19,8 +19,6 @@ from .sources import SOURCES, find, warnings_of
 
 # Of questions that are made: far from the seeds that training starts with.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-# Characters of a question; to find the tokens of ten million takes more than a minute.
-LONGEST = 1_000_000
 
 _Rows = Iterable[tuple[Content, str, dict[str, Any]]]
 
@@ -168,11 +166,6 @@ def _distinct(
     questions: dict[str, Question] = {}
     repeated = 0
     for content, answer, more in rows:
-        if len(str(content)) > LONGEST:
-            raise UserError(
-                f"{name}: question {len(questions) + 1} has {len(str(content)):,} characters, more than any model "
-                f"reads; at most {LONGEST:,} are taken"
-            )
         question = Question(name, len(questions), content, str(answer), more)
         repeated += question.id in questions
         first = questions.setdefault(question.id, question)

@@ -133,7 +133,7 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
     """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
     if cut and tokens.advantages is None:
         raise UserError(
-            "which tokens are clipped is known where their advantages are; no column has them (--advantage names one)"
+            "which tokens are clipped is known where their advantages are; no column `advantages` has them"
         )
     some = np.linspace(0, tokens.count - 1, min(tokens.count, 1000)).astype(np.int64)
     half = (len(some) + 1) // 2

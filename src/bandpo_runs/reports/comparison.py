@@ -45,9 +45,7 @@ def compare_results(a: Result, b: Result) -> list[Comparison]:
     return compare(answered(a).graded, answered(b).graded)
 
 
-def comparison_text(
-    a: Result, b: Result, comparisons: Sequence[Comparison], width: int = 100
-) -> str:
+def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], width: int = 100) -> str:
     """Return the output of `bandpo compare`; words are one line for each paragraph.
 
     Where its table is wider than `width`, names of data sets have lines of their own.
