@@ -13,7 +13,6 @@ from commands import missing
 from disk import write
 from scipy import stats
 
-from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question, fingerprint
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.reports.comparison import compare_results, comparison_text
@@ -132,13 +131,6 @@ def test_a_copy_of_an_evaluation_is_level_with_it(made, tmp_path):
     lines, last = compared(home / "7b-GRPO", shutil.copytree(home / "7b-GRPO", tmp_path / "copy"))
     assert (last.difference, last.sampling_error.settled) == (0, False)
     assert "What would settle it: nothing can be said, the difference measured is 0." in lines
-
-
-@pytest.mark.parametrize(("silent", "is_told"), [(47, False), (48, True)])  # of 240
-def test_samples_of_a_folder_that_could_not_be_read_are_told(tmp_path, capsys, silent, is_told):
-    assert main(["score", str(evaluation(tmp_path / "a", "A", scores(0, sizes=(("aime24", 30),)), silent=silent))]) == 0
-    text = " ".join("".join(capsys.readouterr()).split())
-    assert ("the scorer math read no answer in 20% of the samples" in text) == is_told
 
 
 def test_a_file_is_named_once(tmp_path, cli):

@@ -80,10 +80,6 @@ def test_usual_columns_are_recognised(home, rows, columns, reward):
     [
         ({"model": "./model"}, r"data.path is missing: bandpo train MODEL --data FILE.jsonl, with rows of"),
         ({"model": "./model", "data": 3}, "data must be settings by name, got 3"),
-        ({"model": "./model", "data": {"path": "text.jsonl"}},
-         r"data.path 'text.jsonl' has no column of the prompt; it has \['text', 'answer'\]: data.prompt=COLUMN n"),
-        ({"model": "./model", "data": {"path": "gap.jsonl"}}, "data.path 'gap.jsonl': row 2 has no 'answer'"),
-        ({"model": "./model", "data": {"path": "null.jsonl"}}, "data.path 'null.jsonl': row 1 has no 'answer'"),
         ({"model": "./model", "data": {"path": "rows.jsonl"}, "rounds": "many"}, "rounds: Input should be a valid"),
         ({"model": "./model", "data": {"path": "rows.jsonl"}, "trainer": {"max_completion_length": "x"}},
          "trainer.max_completion_length"),
@@ -94,9 +90,6 @@ def test_usual_columns_are_recognised(home, rows, columns, reward):
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(home, node, message):
-    write("text.jsonl", [{"text": "x", "answer": 1}])
-    write("null.jsonl", [{"prompt": "x", "answer": None}])
-    write("gap.jsonl", [{"prompt": "x", "answer": 1}, {"prompt": "y", "answer": ""}])
     with pytest.raises(UserError, match=message):
         prepare(node)
 

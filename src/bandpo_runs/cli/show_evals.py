@@ -1,8 +1,7 @@
 """Print the output of `bandpo eval` and `bandpo score`."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from ..files.reading import check_different
 from ..progress import console, grid
 from ..statistics.intervals import summarize
 
-UNREAD = 0.2  # share of samples without an answer that could be read, from which on it is told
 Summary = dict[str, Any]
 
 
@@ -69,10 +67,6 @@ def score_and_show(
         remarks = [*(f"{note}." for note in result.notes), *unanswered(samples)]
         if samples and not any(graded.score.any() for graded in result.graded):
             remarks += [nothing_right(samples, result.scorer)]
-        elif samples or scorer:  # and no column of a file, whose grades may come from elsewhere
-            remarks += _unread(
-                result, summaries, Counter(sample.data for sample in samples if sample.error)
-            )
         for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
         for row in _wrong(result, wrong):
@@ -173,15 +167,3 @@ def _interval(summary: Summary, key: str) -> str:
 
 def _brackets(interval: Sequence[float]) -> str:
     return "[{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
-
-
-def _unread(result: Result, summaries: list[Summary], failed: Counter[str]) -> Iterator[str]:
-    for summary in summaries:
-        share = summary.get("unparsed", {"value": 0.0})["value"]
-        share -= failed[summary["data"]] / (summary["prompts"] * summary["samples"])
-        if share >= UNREAD:
-            yield (
-                f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
-                "count as wrong. Look at some (--wrong 5): another --scorer may read them (last-number, exact, math, "
-                "dapo-strict)."
-            )

@@ -131,18 +131,13 @@ def _make(
             [_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())]
         )
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
-    faults = findings.dropped + findings.kept_though
-    warnings = warnings_of(source, findings.read, faults)
-    checked = {
-        f"rows with a problem of {name}": faults[f"holds a problem of {name}"] for name in leaks.names
-    }
+    warnings = warnings_of(source, findings.read, findings.dropped + findings.kept_though)
     account = {
         "rows": len(prepared),
         **vars(findings),
         "warnings": warnings,
         "from": where,
         "version": __version__,
-        "checked": {} if stays else checked,
         "settings": {name: str(value) for name, value in vars(settings).items()},
     }
     _write(prepared, account, path)
@@ -348,7 +343,6 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
 
 def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     titles = {
-        "Checked": "checked",
         "Dropped": "dropped",
         "Found and kept": "kept_though",
         "Put right": "corrected",

@@ -67,8 +67,8 @@ def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict
     }
 
 
-def render(report: Report) -> str:
-    """Render the whole page."""
+def write_page(report: Report, output: Path) -> None:
+    """Write the page whole, or not at all."""
     styles = method_styles(report.labels)
     bounds: tuple[Any, ...] = ()
     if report.bounds:
@@ -82,7 +82,7 @@ def render(report: Report) -> str:
             "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
             "A line that leaves the picture goes to 0 or to infinity.",
         )
-    return rendered(
+    page = rendered(
         "page.html.jinja",
         _SCRIPT,
         report=report,
@@ -97,11 +97,7 @@ def render(report: Report) -> str:
         ],
         bounds=bounds,
     )
-
-
-def write_page(report: Report, output: Path) -> None:
-    """Write the page whole, or not at all."""
-    write_atomically(output, render(report).encode())
+    write_atomically(output, page.encode())
 
 
 def write_report(

@@ -155,22 +155,13 @@ def _read(node: dict[str, Any]) -> _Data:
         return _Data(node, numbers=node["source"] == "largest-of-three")
     from ..data.rows import table_rows
 
-    path = str(node.get("path") or "")
-    rows, names = table_rows(node["source"], path, node.get("split", "train"))
-    prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
+    rows, names = table_rows(node["source"], str(node.get("path") or ""), node.get("split", "train"))
+    prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), "prompt"))
     talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
     answer = node.setdefault(
-        "answer", next((name for name in _ANSWERS if name in names), prompt if talks else None)
+        "answer", next((name for name in _ANSWERS if name in names), prompt if talks else "answer")
     )
-    for key, name in (("prompt", prompt), ("answer", answer)):
-        if name not in names:
-            what = f"has no column {name!r}" if name else f"has no column of the {key}"
-            raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
-    golds = [
-        "" if row.get(answer) is None else str(row[answer]).rpartition("####")[2].strip() for row in rows
-    ]
-    if "" in golds:
-        raise UserError(f"data.path {path!r}: row {golds.index('') + 1} has no {answer!r}")
+    golds = [str(row.get(answer)).rpartition("####")[2].strip() for row in rows]
     numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
     return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
 

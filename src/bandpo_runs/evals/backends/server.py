@@ -180,10 +180,12 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
                     raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
         finally:
             await response.aclose()
-        for name in ("content-encoding", "content-length", "transfer-encoding"):  # it is decoded here
-            response.headers.pop(name, None)
+        coded = ("content-encoding", "content-length", "transfer-encoding")  # it is decoded here
         return type(response)(
-            response.status_code, headers=response.headers, content=bytes(content), request=request
+            response.status_code,
+            headers=[each for each in response.headers.multi_items() if each[0] not in coded],
+            content=bytes(content),
+            request=request,
         )
 
 
