@@ -114,7 +114,6 @@ MISTAKES = {
     "watch a --html a.jsonl": "'--html': must be the name of a page",
     "watch a= --once": "'a=' has no path behind its =; is a variable of the shell not set?",
     "watch gone --once": "gone: nothing to show; no log is at gone",
-    "methods grpoo": "no method or rule is called 'grpoo', did you mean 'grpo'?",
     "eval ./gone --data column.jsonl": "gone holds no model (config.json), run (run.json) or",
     "eval recipe.yaml --data column.jsonl": "recipe.yaml holds no model (config.json), run (run.json) or",
     "data prepare column.jsonl -o new --split test": "--config and --split are for data sets of the hub, got",

@@ -87,17 +87,11 @@ def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, 
 
 
 @app.command(cls=Once)
-def methods(
-    name: Annotated[
-        str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")
-    ] = None,
-) -> None:
+def methods() -> None:
     """List all methods, and how to write a rule.
 
     Each row has a name, the paper on arXiv, the average over tokens in the objective, and what a token may do.
     """
-    if name is not None:
-        return explain(name)
     from bandpo.losses.nodes import methods as every_method
     from bandpo.notation import describe_interval
     from bandpo.trust_regions.nodes import kinds, usage

@@ -20,8 +20,6 @@ from .sources import SOURCES, find, warnings_of
 # Of questions that are made: far from the seeds that training starts with.
 MADE_SEED, MADE_SIZE = 1_000_000_000, 128
 
-_Rows = Iterable[tuple[Content, str, dict[str, Any]]]
-
 
 @dataclass(frozen=True)
 class QuestionSet:
@@ -157,7 +155,7 @@ def evaluation_set(name: str, *, template: str | None = None, copies: Path | Non
 
 def _distinct(
     name: str,
-    rows: _Rows,
+    rows: Iterable[tuple[Content, str, dict[str, Any]]],
     scorer: str,
     metadata: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),

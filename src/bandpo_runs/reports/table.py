@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -287,24 +288,18 @@ def _stacked(texts: Sequence[str]) -> str:
     return "\\shortstack[r]{" + " \\\\ ".join(lines) + "}" if lines[1:] else lines[0]
 
 
-def markdown(table: Table) -> str:
-    """Write the table for a README or an issue."""
-    return _rendered("table.md.jinja", table).rstrip() + "\n"
-
-
-def latex(table: Table) -> str:
-    """Write a LaTeX table environment, which needs the package booktabs."""
-    return _rendered("table.tex.jinja", table)
-
-
 def _rendered(template: str, table: Table) -> str:
-    return rendered_text(
+    text = rendered_text(
         template,
         {"markdown": _markdown, "latex": lambda text: text.translate(_LATEX), "stacked": _stacked},
         table=table,
         width=len(table.columns),
         texts=_texts,
     )
+    return text.rstrip() + "\n"
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "markdown": partial(_rendered, "table.md.jinja"),
+    "latex": partial(_rendered, "table.tex.jinja"),  # it needs the package booktabs
+}
