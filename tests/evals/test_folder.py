@@ -93,8 +93,6 @@ def test_what_is_there_is_not_drawn_again(folder):
     assert (len(first), rows[:5]) == (5, first)
     asked = {(q.data, q.prompt, i) for q in QUESTIONS for i in range(4)}
     assert {tuple(row[k] for k in ("data", "prompt", "sample")) for row in rows} == asked
-    with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation, pytest.raises(ValueError, match="already"):
-        evaluation.add(answer(QUESTIONS[0], 0, 1))
 
 
 def test_the_start_is_that_of_the_first_part(folder):

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import refusal
-from disk import write
 from scripts import load
 
-from bandpo_runs.evals.results import read_log
 from bandpo_runs.statistics import collapse
 from bandpo_runs.statistics.collapse import WINDOW, _break, find_collapse, running_median, trailing_mean
 
@@ -129,19 +126,6 @@ def test_a_noisy_log_takes_two_medians_however_long_it_is(monkeypatch):
     monkeypatch.setattr(np, "median", None)
     assert find_collapse(np.random.default_rng(0).random(3000)) is None
     assert calls == [2999, 2977]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"step": 1, "loss": 2.0}\n', "no reward in it; expected one of reward, critic/score/mean"),
-        ('{"reward": 2.0}\n', "no reward in it"),
-        ('{"step": 1, "reward": NaN}\n', "no reward in it"),
-    ],
-)
-def test_logs_without_a_reward_are_refused(tmp_path, text, message):
-    assert message in refusal(read_log, write(tmp_path / "run.jsonl", text))
-    assert "none.jsonl: No such file or directory" in refusal(read_log, tmp_path / "none.jsonl")
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

@@ -21,8 +21,6 @@ COLUMNS = (
     "Files of SkyRL and verifiers are read as they are, and those of TRL's log_completions with --column "
     "score=REWARD_FUNCTION: docs/evaluate.md."
 )
-Backend = Literal["auto", "vllm", "transformers", "openai"]
-Format = Literal["markdown", "latex"]
 _RESULTS = "Folders of bandpo eval, verl's folders of dumps, or files of answers"
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}.")]
 Result = functools.partial(
@@ -65,7 +63,8 @@ def evaluate(
     max_tokens: Annotated[int, Option(parser=count, help="Length at which an answer is cut.")] = 4096,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
     backend: Annotated[
-        Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")
+        Literal["auto", "vllm", "transformers", "openai"],
+        Option(help="Engine; auto takes the server, else vLLM, else transformers."),
     ] = "auto",
     base_url: Annotated[
         str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")
@@ -209,7 +208,8 @@ def table(
     ],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
     form: Annotated[
-        Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
+        Literal["markdown", "latex"] | None,
+        Option("--format", help="Format. [default: by the file's name, or markdown]"),
     ] = None,
     scorer: Scorer = None,
     step: Step = None,

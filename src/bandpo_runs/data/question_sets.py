@@ -17,9 +17,6 @@ from .readers import open_source, value_at
 from .rows import read_rows
 from .sources import SOURCES, find, warnings_of
 
-# Of questions that are made: far from the seeds that training starts with.
-MADE_SEED, MADE_SIZE = 1_000_000_000, 128
-
 
 @dataclass(frozen=True)
 class QuestionSet:
@@ -74,9 +71,8 @@ def read(
 
 
 def _lab() -> QuestionSet:
-    return _distinct(
-        "lab", [(row["prompt"], row["answer"], {}) for row in toy.prompts(MADE_SIZE, MADE_SEED)], "lab"
-    )
+    made = toy.prompts(128, 1_000_000_000)  # far from the seeds that training starts with
+    return _distinct("lab", [(row["prompt"], row["answer"], {}) for row in made], "lab")
 
 
 def _held_out(config: RunConfig, name: str) -> QuestionSet:

@@ -158,8 +158,10 @@ def _by_key(
         sample = Sample(**row)
         twice = sample.key in samples and samples[sample.key].finish != "error"
         if twice or not belongs(sample):
-            fault = "there twice" if twice else "not asked for"
-            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is {fault}")
+            raise UserError(
+                f"{path}, line {number}: corrupt: sample {sample.key} is "
+                f"{'there twice' if twice else 'not asked for'}"
+            )
         samples[sample.key] = sample
     return samples
 
@@ -329,8 +331,6 @@ class Evaluation:
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""
-        if self.done.get(sample.key, "error") != "error":
-            raise ValueError(f"sample {sample.key} is there already")
         self._file.add(
             {
                 name: value

@@ -30,8 +30,6 @@ NAMES = {
     "response": ("response_id", "completion_id", "sequence_id", "request_id"),
     "mask": ("response_mask", "completion_mask", "mask"),
 }
-_SMALLEST = -1e300  # as which -inf counts where it is subtracted
-_ROUNDING = 1e-3  # what rounding may put above 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +115,7 @@ def _tokens(path: Path) -> Tokens:
     old, new = np.minimum(joined["old"], 0.0), np.minimum(joined["new"], 0.0)
     return Tokens(
         old,
-        np.maximum(new, _SMALLEST) - old,
+        np.maximum(new, -1e300) - old,  # -inf may be subtracted so
         joined.get("advantage"),
         np.concatenate(responses),
         columns,
@@ -156,7 +154,7 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
             _refuse(
                 where,
                 columns[role],
-                x[x > _ROUNDING],
+                x[x > 1e-3],  # rounding may put less above 0
                 "log-probabilities are at most 0; are these probabilities, or negated?",
             )
     old = arrays["old"]
