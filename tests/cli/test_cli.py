@@ -63,7 +63,7 @@ MISTAKES = {
     "train recipe.yaml data.path=gone.jsonl": "data.path 'gone.jsonl' is not a file",
     "train recipe.yaml data.path=empty.jsonl": "data.path 'empty.jsonl' has no rows",
     "train recipe.yaml data.path=corrupt.jsonl": "data.path 'corrupt.jsonl' cannot be read: line 2",
-    "train recipe.yaml data.path=column.jsonl data.prompt=prompt": "data.prompt: column 'prompt' is not in 'column.jsonl'",
+    "train recipe.yaml data.path=column.jsonl data.prompt=prompt": "data.prompt: column 'prompt' is not in ",
     "train recipe.yaml model=./gone": "model './gone': the folder ",
     "train recipe.yaml model=damaged": "model 'damaged' cannot be loaded",
     "train recipe.yaml reward=gone:reward": "reward 'gone:reward' cannot be imported",
