@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from bandpo_runs.evals.results import read_log
+from bandpo_runs.files.logs import read
 from bandpo_runs.provenance import hardware, source_commit
-from bandpo_runs.statistics.collapse import WINDOW, Collapse, find_collapse
+from bandpo_runs.statistics.collapse import WINDOW, Collapse, Curves, by_step, find_collapse
 from research.csv_rows import read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
@@ -112,7 +112,7 @@ def of_runs(paths: list[Path]) -> Iterator[dict[str, Any]]:
     counts: dict[tuple[str, str], int] = {}
     files = sorted({file for path in paths for file in path.rglob("metrics.jsonl")})
     for file in files:
-        log = read_log(file)
+        log = Curves(**by_step(read(file).rows))
         reward = log.mean("reward")
         reward = reward[np.isfinite(reward)]
         if len(reward) < 3 * WINDOW:

@@ -70,17 +70,15 @@ def test_a_folder_stands_for_the_files_of_its_processes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "log_ratio", "advantages"),
+    ("row", "log_ratio", "advantages"),
     [
-        ({"old_per_token_logps": [-1.0, -2.0], "per_token_logps": [-1.5, -2.0], "advantages": [1.0, 2.0]}, {},
+        ({"old_per_token_logps": [-1.0, -2.0], "per_token_logps": [-1.5, -2.0], "advantages": [1.0, 2.0]},
          [-0.5, 0.0], [1.0, 2.0]),
-        ({"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}, {}, [0.5], None),
-        ({"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}, {"old": "rollout_log_probs"},
-         [-0.25], None),
+        ({"old_log_probs": [-1.0], "log_prob": [-0.5], "rollout_log_probs": [-0.25]}, [0.5], None),
     ],
 )  # fmt: skip
-def test_columns_by_their_names_in_trl_and_verl_and_by_options(tmp_path, row, columns, log_ratio, advantages):
-    found = read_tokens([write(tmp_path / "a.jsonl", [row])], columns)
+def test_columns_by_their_names_in_trl_and_verl(tmp_path, row, log_ratio, advantages):
+    found = read_tokens([write(tmp_path / "a.jsonl", [row])])
     assert (found.log_ratio.tolist(), found.responses.tolist()) == (log_ratio, [0] * len(log_ratio))
     assert (None if found.advantages is None else found.advantages.tolist()) == advantages
 
@@ -134,7 +132,7 @@ BAD = {
     "blank": (["", " "], "a.jsonl has no tokens"),
     "no JSON": ([GOOD, "x"], "a.jsonl, row 2: corrupt: one JSON object is expected"),
     "no old": ([{"logps": [1], "x": 2}], "has no column of old log-probabilities (docs/run.md says how to write them)"),
-    "no new": ([{"old_logps": [1], "x": 2}], "it has old_logps, x. --new names it"),
+    "no new": ([{"old_logps": [1], "x": 2}], "log_prob, new_logps, new_log_probs; it has old_logps, x"),
     "verl": ([{"input": "", "output": "", "gts": "", "score": 1}], "has no column of old log-probabilities"),
     "a text": ([{**GOOD, "logps": "x"}], "a.jsonl, row 1: 'logps' is 'x'; a list of numbers is expected"),
     "a number": ([{**GOOD, "logps": -1.0}], "a.jsonl, row 1: 'logps' is -1.0; a list of numbers is expected"),
@@ -169,8 +167,6 @@ ARGUMENTS = {
     "--rule gspo": "invalid value for '--rule': 'gspo' has one ratio for a response; give a rule of a token's ratio",
     "--parameter delta": "--parameter is a field of one rule; --rule must give one, got 0",
     "--rule band --parameter eps": "--parameter: Band-KL 0.05 has no number 'eps'; it has ['delta']",
-    "--old oldlogps": "tokens.jsonl has no column 'oldlogps' (--old), did you mean 'old_logps'?; it has response_id, ",
-    "--old logps": "tokens.jsonl: --old and --new are the same column, 'logps'",
     "--match clip:1.0:100": "none of ",
 }
 

@@ -63,7 +63,7 @@ MISTAKES = {
     "train recipe.yaml data.path=gone.jsonl": "data.path 'gone.jsonl' is not a file",
     "train recipe.yaml data.path=empty.jsonl": "data.path 'empty.jsonl' has no rows",
     "train recipe.yaml data.path=corrupt.jsonl": "data.path 'corrupt.jsonl' cannot be read: line 2",
-    "train recipe.yaml data.path=column.jsonl data.prompt=prompt": "data.path 'column.jsonl' has no column 'prompt'",
+    "train recipe.yaml data.path=column.jsonl data.prompt=prompt": "data.prompt: column 'prompt' is not in ",
     "train recipe.yaml model=./gone": "model './gone': the folder ",
     "train recipe.yaml model=damaged": "model 'damaged' cannot be loaded",
     "train recipe.yaml reward=gone:reward": "reward 'gone:reward' cannot be imported",
@@ -87,7 +87,7 @@ MISTAKES = {
     # Wrong arguments.
     "sing": "no such command 'sing' (see bandpo --help)",
     "trian": "no such command 'trian'. Did you mean 'train'? (see bandpo --help)",
-    "train model=./nowhere": "2 things are missing or wrong: (1) model './nowhere': the folder",
+    "train model=./nowhere": "model './nowhere': the folder",
     "data": "missing command (see bandpo data --help)",
     "train --fast": "no such option: --fast (Possible options: --data) (see bandpo train --help)",
     "--fast": "no such option: --fast (see bandpo --help)",
@@ -114,14 +114,13 @@ MISTAKES = {
     "watch a --html a.jsonl": "'--html': must be the name of a page",
     "watch a= --once": "'a=' has no path behind its =; is a variable of the shell not set?",
     "watch gone --once": "gone: nothing to show; no log is at gone",
-    "methods grpoo": "no method or rule is called 'grpoo', did you mean 'grpo'?",
     "eval ./gone --data column.jsonl": "gone holds no model (config.json), run (run.json) or",
     "eval recipe.yaml --data column.jsonl": "recipe.yaml holds no model (config.json), run (run.json) or",
     "data prepare column.jsonl -o new --split test": "--config and --split are for data sets of the hub, got",
     "score nice.jsonl --scorer last-number": "last-number compares numbers, and the answer 'x' is not a number",
     "score nice.jsonl ./nice.jsonl --scorer math": "nice.jsonl: given twice",
     # The last one would count.
-    "table a -k 1 -k 2": "error: -k takes one value, and is there 2 times (see bandpo table --help)",
+    "table a --step 1 --step 2": "error: --step takes one value, and is there 2 times (see bandpo table --help)",
     "eval m -o a --data c --output b": "error: -o/--output takes one value, and is there 2 times",
     "data prepare column.jsonl -o a --split b --split c": "error: --split takes one value, and is there 2 times",
 }

@@ -10,7 +10,7 @@ from published import own, rows_of
 from bandpo.errors import counted
 from bandpo.rewards.grading import grade
 from bandpo_runs.cli import main
-from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold, unusual
+from bandpo_runs.data.golds import BOX, HASHES, gold_fault, read_gold
 from bandpo_runs.data.preparation import account_of
 
 INSIDE, UNSEEN, BOXED = (
@@ -144,26 +144,6 @@ def test_what_is_refused_is_counted_and_shown_and_nothing_else_is_lost(tmp_path,
     for what, count in entry["dropped"].items():
         warning = f"warning: {tmp_path / 'own.jsonl'}: {counted(count, 'row')}: {what}"
         assert (missing(out, f"{count} {what}", warning), missing(report, f"- {count} x {what}")) == ([], [])
-
-
-UNUSUAL = {
-    "float": ("0.30000000000000004", "-3244047.0999999996", "0.00033333333333333335", "123456789012345678.25"),
-    "unit": ("350 (g)", "9(quarters)", "123 (third graders)", "3/4 (м)"),
-    "time": ("1:58", "00:12:30.5", "10:30 a.m."),
-    "": ("0.3", "0.6666666667", "3.1415926535897", "12345678901234567", "5 (mod 7)", "(3, 4)", "f(x)", "2:3", "x:12"),
-}
-
-
-@pytest.mark.parametrize(("word", "text"), [(word, text) for word, texts in UNUSUAL.items() for text in texts])
-def test_answers_that_models_would_not_write_are_told_from_usual_ones(word, text):
-    assert (word in unusual(text), bool(unusual(text))) == (True, bool(word))
-
-
-def test_unusual_answers_stay_and_are_counted(tmp_path, capsys):
-    golds = ["0.30000000000000004", "350 (g)", "1:58", "7"]
-    rows, entry = prepared(tmp_path, [{"prompt": f"Find {i}.", "answer": gold} for i, gold in enumerate(golds)])
-    assert ([row["answer"] for row in rows], entry["kept_though"]) == (golds, {unusual(x): 1 for x in golds[:3]})
-    assert missing(capsys.readouterr().out, *(f": 1 row: {unusual(gold)}" for gold in golds[:3])) == []
 
 
 @pytest.mark.parametrize(("gold", "text"), [("0.30000000000000004", "0.3"), ("350 (g)", "350")])

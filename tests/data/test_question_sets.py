@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import recipe
 from commands import refusal
 from disk import write
@@ -109,11 +108,3 @@ def test_what_is_not_one_set_of_questions_with_answers_is_refused(tmp_path):
     result, told = evaluation_set(path), f"{path}: 1 row: answer is a placeholder (proof, notfound, nan, None)"
     assert (answers(result), result.warnings) == (["proof", "7"], [told])
     assert "paper is 3 evaluation sets" in refusal(evaluation_set, "paper")
-
-
-@pytest.mark.parametrize("content", [str, lambda text: [{"role": "user", "content": text}]], ids=["text", "messages"])
-def test_a_question_longer_than_any_model_reads_is_refused_at_once(tmp_path, cli, content):
-    """One of ten million characters took more than a minute until its tokens were found."""
-    path = own(tmp_path, [{"prompt": content("7 " * 600_000), "answer": 7}])
-    assert cli.error("eval", "m", "--data", path).startswith(f"error: {Path(path).stem}: question 1 has 1,2")
-    assert len(evaluation_set(own(tmp_path, [{"prompt": content("7 " * 400_000), "answer": 7}])).questions) == 1

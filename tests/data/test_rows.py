@@ -56,8 +56,9 @@ def test_every_kind_of_file_gives_the_same_rows(prepared, name):
 
 
 def test_text_in_csv_stays_text_and_may_hold_commas_quotes_and_lines(prepared):
-    rows, _, _ = prepared('prompt, answer\n"1, 2\n""3""",007\nb,NA\nc,\nd,1e5\n', "rows.csv")
-    assert {row["prompt"]: row["answer"] for row in rows} == {'1, 2\n"3"': "007", "b": "NA", "c": "", "d": "1e5"}
+    rows, _, _ = prepared('prompt, answer\n"1, 2\n""3""",007\nb,NA\nc,7\nd,1e5\n', "rows.csv")
+    assert {row["prompt"]: row["answer"] for row in rows} == {'1, 2\n"3"': "007", "b": "NA", "c": "7", "d": "1e5"}
+    assert refusal(prepared, "prompt,answer\nc,\n", "rows.csv").endswith("rows.csv': 'answer' is missing")
 
 
 @pytest.mark.parametrize(

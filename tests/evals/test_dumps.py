@@ -189,7 +189,7 @@ def test_score_compare_and_table_take_the_same_files(here, cli):
     error = cli.error("table", "A=a.csv", "b.parquet", *columns, "-o", here / "a.csv")
     assert "--output must be another file than those that are read, a.csv, b.parquet" in error
     assert Path("a.csv").read_bytes() == before
-    assert "k must be from 1 to the 4 samples of a.csv, got 5" in cli.error("score", "a.csv", "-k", "5", *columns)
+    assert "k must be from 1 to the number of samples 4, got 5" in cli.error("score", "a.csv", "-k", "5", *columns)
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "table"])

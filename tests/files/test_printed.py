@@ -14,7 +14,7 @@ from bandpo_runs.cli import main
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.files.logs import Followed, is_log, logs_at, name_of, read
 from bandpo_runs.reports.sections import read_runs
-from bandpo_runs.reports.table import make_table, markdown
+from bandpo_runs.reports.table import FORMATS, make_table
 from bandpo_runs.training.doctor import examine
 
 STEPS = (1, 2, 3, 4)
@@ -239,7 +239,7 @@ def test_the_lines_that_verl_prints_are_rows(tmp_path):
     assert log.at[2]["entropy"] is None
     (run,) = read_runs([path])
     assert (run.label, run.seed) == ("grpo", 1)
-    assert "| grpo | 50.0 |" in markdown(make_table([read_result(str(path))]))
+    assert "| grpo | 50.0 |" in FORMATS["markdown"](make_table([read_result(str(path))]))
 
 
 def test_the_dictionaries_that_skyrl_prints_are_rows(tmp_path):
@@ -255,7 +255,7 @@ def test_the_dictionaries_that_skyrl_prints_are_rows(tmp_path):
     assert (second["reward"], second["trainer/epoch"], "cost" in second) == (0.5, 0, False)
     result = read_result(str(path))
     assert [(each.data, each.samples, each.mean) for each in result.logged] == [("gsm8k", 4, 0.3)]
-    table = markdown(make_table([result]))
+    table = FORMATS["markdown"](make_table([result]))
     assert ("| skyrl | 30.0 |" in table, "best@" in table) == (True, False)
 
 

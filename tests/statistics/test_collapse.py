@@ -4,11 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import refusal
-from disk import write
 from scripts import load
 
-from bandpo_runs.evals.results import read_log
 from bandpo_runs.statistics import collapse
 from bandpo_runs.statistics.collapse import WINDOW, _break, find_collapse, running_median, trailing_mean
 
@@ -104,11 +101,6 @@ def test_what_is_not_known_is_left_out():
     assert [find_collapse(nothing) for nothing in (np.full(50, np.nan), [])] == [None, None]
 
 
-def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="one length, got 3, 2 and 3"):
-        find_collapse([1, 2, 3], [1, 2])
-
-
 def test_the_trailing_mean_is_of_the_known_values():
     np.testing.assert_array_equal(trailing_mean([1, np.nan, 3, 5], 2), [np.nan, np.nan, 2, 4])
 
@@ -134,19 +126,6 @@ def test_a_noisy_log_takes_two_medians_however_long_it_is(monkeypatch):
     monkeypatch.setattr(np, "median", None)
     assert find_collapse(np.random.default_rng(0).random(3000)) is None
     assert calls == [2999, 2977]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"step": 1, "loss": 2.0}\n', "no reward in it; expected one of reward, critic/score/mean"),
-        ('{"reward": 2.0}\n', "no reward in it"),
-        ('{"step": 1, "reward": NaN}\n', "no reward in it"),
-    ],
-)
-def test_logs_without_a_reward_are_refused(tmp_path, text, message):
-    assert message in refusal(read_log, write(tmp_path / "run.jsonl", text))
-    assert "none.jsonl: No such file or directory" in refusal(read_log, tmp_path / "none.jsonl")
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bandpo_runs.statistics import comparison
 from bandpo_runs.statistics.comparison import Judged, common_prompts, compare, reshuffle_p, sign_flip_p
-from bandpo_runs.statistics.estimators import Graded, maj_at_k_bootstrap, pass_at_k, powers
+from bandpo_runs.statistics.estimators import Graded, maj_at_k_bootstrap, powers
 from bandpo_runs.statistics.intervals import Spread, summarize
 
 
@@ -94,7 +94,7 @@ def test_settled_takes_the_interval_and_the_test():
     """A p-value below 0.05 beside an interval that holds 0 is not settled, nor the other way round."""
     (none,) = compare(*([side] for side in models(0, 0.0)))
     assert [error.settled for error in errors_of(none)] == [False, False]
-    for centre, p, settled in ((0.3, 0.04, True), (0.3, None, True), (0.3, 0.06, False), (0.1, 0.04, False)):
+    for centre, p, settled in ((0.3, 0.04, True), (0.3, 0.06, False), (0.1, 0.04, False)):
         assert Judged.of(Spread(centre, centre, 0.1), p, True).settled == settled
 
 
@@ -133,7 +133,7 @@ def test_the_same_model_twice_is_no_difference():
     assert (result.difference, result.sampling_error.p, result.clustered_error.p) == (0, 1, 1)
     low, high = result.clustered_error.interval
     assert low < 0 < high  # not a width of zero: sampled again it would differ
-    assert result.needed.samples_here == math.inf
+    assert result.needed is None
 
 
 def test_prompts_are_matched_by_content_and_the_rest_is_left_out():
@@ -177,14 +177,6 @@ def test_what_is_said_to_be_needed_suffices_in_four_of_five():
     assert 0.70 < hits / 200 < 0.90
 
 
-def test_pass_at_k_can_be_compared():
-    a, b = models(2, 0.1)
-    (result,) = compare([a], [b], k=8)
-    assert result.a == pytest.approx(float(pass_at_k(32, a.right, 8).mean()))
-    assert result.sampling_error.p is None
-    assert 0 < result.clustered_error.p < 1
-
-
 # ---- summary
 
 
@@ -217,20 +209,6 @@ def test_the_summary_has_every_number_with_its_intervals():
 def test_the_summary_leaves_out_what_was_not_recorded():
     out = summarize(graded([[1], [0]]))
     assert set(out) == {"data", "prompts", "samples", "level", "mean@1", "pass@1"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"score": [[0.5]]}, r"score of 'aime' must be 0 \(wrong\) or 1 \(right\), got 0.5"),
-        ({"score": [1.0]}, r"must be \[prompts, samples\]"),
-        ({"score": np.zeros((0, 3))}, r"got \(0, 3\)"),
-        ({"score": [[1.0], [0.0]], "ids": ["a", "a"]}, "prompt_ids of 'aime' must name its 2 prompts, each once"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        graded(**change)
 
 
 def test_swapping_the_models_swaps_the_sign():

@@ -21,8 +21,6 @@ COLUMNS = (
     "Files of SkyRL and verifiers are read as they are, and those of TRL's log_completions with --column "
     "score=REWARD_FUNCTION: docs/evaluate.md."
 )
-Backend = Literal["auto", "vllm", "transformers", "openai"]
-Format = Literal["markdown", "latex"]
 _RESULTS = "Folders of bandpo eval, verl's folders of dumps, or files of answers"
 Results = Annotated[list[str], Argument(metavar="PATH|LABEL=PATH", help=f"{_RESULTS}.")]
 Result = functools.partial(
@@ -65,7 +63,8 @@ def evaluate(
     max_tokens: Annotated[int, Option(parser=count, help="Length at which an answer is cut.")] = 4096,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
     backend: Annotated[
-        Backend, Option(help="Engine; auto takes the server, else vLLM, else transformers.")
+        Literal["auto", "vllm", "transformers", "openai"],
+        Option(help="Engine; auto takes the server, else vLLM, else transformers."),
     ] = "auto",
     base_url: Annotated[
         str | None, Option(metavar="URL", help="Server that speaks OpenAI's protocol.")
@@ -166,7 +165,6 @@ def score(
 def compare(
     a: Annotated[str, Result(metavar="A")],
     b: Annotated[str, Result(metavar="B")],
-    k: Annotated[int | None, Option("-k", parser=count, help="Compare pass@k. [default: mean@n]")] = None,
     scorer: Scorer = None,
     step: Step = None,
     column: Columns = None,
@@ -188,7 +186,7 @@ def compare(
         raise UserError(
             f"no metric is of both: A has {results[0].scorer}, B has {results[1].scorer}; see --column score"
         )
-    compared = [(*pair, compare_results(*pair, k), k) for pair in pairs]
+    compared = [(*pair, compare_results(*pair)) for pair in pairs]
     data = [comparison_data(*each) for each in compared]
     heads = [f"By {one.scorer}\n\n" if len(pairs) > 1 else "" for one, _ in pairs]
     print(
@@ -210,10 +208,8 @@ def table(
     ],
     output: Annotated[Path | None, Option("-o", "--output", help="File to write.")] = None,
     form: Annotated[
-        Format | None, Option("--format", help="Format. [default: by the file's name, or markdown]")
-    ] = None,
-    k: Annotated[
-        int | None, Option("-k", parser=count, help="Value of k in pass@k. [default: all samples]")
+        Literal["markdown", "latex"] | None,
+        Option("--format", help="Format. [default: by the file's name, or markdown]"),
     ] = None,
     scorer: Scorer = None,
     step: Step = None,
@@ -247,7 +243,7 @@ def table(
     show = FORMATS[form or ("latex" if output is not None and output.suffix == ".tex" else "markdown")]
     columns = _columns(results, column, drop_incomplete)
     parts = apart(read_results(results, scorer, columns, drop_incomplete, step))
-    text = "\n".join(show(make_table(part, k)) for part in parts)
+    text = "\n".join(show(make_table(part)) for part in parts)
     if output is None or output.name == "-":
         print(text, end="")
     else:

@@ -87,17 +87,11 @@ def _show_trainers(name: str, by_default: dict[str, str], at_sampler: dict[str, 
 
 
 @app.command(cls=Once)
-def methods(
-    name: Annotated[
-        str | None, Argument(metavar="NAME", help="Method to explain, as bandpo explain does.")
-    ] = None,
-) -> None:
+def methods() -> None:
     """List all methods, and how to write a rule.
 
     Each row has a name, the paper on arXiv, the average over tokens in the objective, and what a token may do.
     """
-    if name is not None:
-        return explain(name)
     from bandpo.losses.nodes import methods as every_method
     from bandpo.notation import describe_interval
     from bandpo.trust_regions.nodes import kinds, usage
@@ -180,11 +174,6 @@ def report(
     print(write_report(runs, output, baseline=baseline, trust=trust))
 
 
-def column(whose: str) -> Any:
-    """Return an option that names a column of a file of tokens."""
-    return Option(metavar="COLUMN", help=f"Column of {whose}. [default: found by name]")
-
-
 @app.command(epilog=RULES, cls=Once)
 def calibrate(
     files: Annotated[
@@ -205,11 +194,6 @@ def calibrate(
     parameter: Annotated[
         list[str] | None, several("FIELD", "Fields of the rule to set, such as delta.")
     ] = None,
-    old: Annotated[str | None, column("old log-probabilities")] = None,
-    new: Annotated[str | None, column("current log-probabilities")] = None,
-    advantage: Annotated[str | None, column("advantages")] = None,
-    response: Annotated[str | None, column("names of responses")] = None,
-    mask: Annotated[str | None, column("the mask, which is 1 in a response")] = None,
     as_json: Json = False,
 ) -> None:
     """Find the radius or epsilon that fits a run, from its tokens.
@@ -224,7 +208,6 @@ def calibrate(
 
     calibrate_and_show(
         files,
-        {"old": old, "new": new, "advantage": advantage, "response": response, "mask": mask},
         as_json=as_json,
         rules=rule,
         rate=rate,

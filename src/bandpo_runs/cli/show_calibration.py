@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..statistics.intervals import LEVEL
 
 def calibrate_and_show(
     files: Sequence[Path],
-    columns: Mapping[str, str | None],
     *,
     as_json: bool,
     rules: Sequence[Any] | None,
@@ -33,7 +32,7 @@ def calibrate_and_show(
         raise UserError(
             f"--parameter is a field of one rule; --rule must give one, got {len(rules or [])}"
         )
-    tokens = read_tokens(files, columns)
+    tokens = read_tokens(files)
     calibration = calibrate(tokens, rules, rate=rate, match=match, **options)
     if as_json:
         print(

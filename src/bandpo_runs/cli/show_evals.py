@@ -1,14 +1,13 @@
 """Print the output of `bandpo eval` and `bandpo score`."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from rich.text import Text
 
-from bandpo.errors import UserError, counted
+from bandpo.errors import counted
 
 from ..data.problems import bare
 from ..evals.folder import read_samples
@@ -27,7 +26,6 @@ from ..files.reading import check_different
 from ..progress import console, grid
 from ..statistics.intervals import summarize
 
-UNREAD = 0.2  # share of samples without an answer that could be read, from which on it is told
 Summary = dict[str, Any]
 
 
@@ -42,9 +40,6 @@ def score_and_show(
         _, path = split_label(text)
         by = grade_folder(path, scorer) if path.is_dir() and not files_at(path) else scorer
         result = answered(read_result(text, by, columns, drop_incomplete))
-        n = min(graded.score.shape[-1] for graded in result.graded)
-        if ks and max(ks) > n:
-            raise UserError(f"k must be from 1 to the {n} samples of {path}, got {max(ks)}")
         results += [
             (part, [summarize(graded, ks) for graded in part.graded]) for (part,) in apart([result])
         ]
@@ -72,10 +67,6 @@ def score_and_show(
         remarks = [*(f"{note}." for note in result.notes), *unanswered(samples)]
         if samples and not any(graded.score.any() for graded in result.graded):
             remarks += [nothing_right(samples, result.scorer)]
-        elif samples or scorer:  # and no column of a file, whose grades may come from elsewhere
-            remarks += _unread(
-                result, summaries, Counter(sample.data for sample in samples if sample.error)
-            )
         for line in filter(None, remarks):
             console.print(line, style="yellow", soft_wrap=True)
         for row in _wrong(result, wrong):
@@ -176,15 +167,3 @@ def _interval(summary: Summary, key: str) -> str:
 
 def _brackets(interval: Sequence[float]) -> str:
     return "[{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
-
-
-def _unread(result: Result, summaries: list[Summary], failed: Counter[str]) -> Iterator[str]:
-    for summary in summaries:
-        share = summary.get("unparsed", {"value": 0.0})["value"]
-        share -= failed[summary["data"]] / (summary["prompts"] * summary["samples"])
-        if share >= UNREAD:
-            yield (
-                f"{summary['data']}: the scorer {result.scorer} read no answer in {share:.0%} of the samples, which "
-                "count as wrong. Look at some (--wrong 5): another --scorer may read them (last-number, exact, math, "
-                "dapo-strict)."
-            )

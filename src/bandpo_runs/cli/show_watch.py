@@ -26,7 +26,6 @@ from ..statistics.collapse import mean_of_known
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
-_MOST_LINE = 60  # columns of a curve
 # A pause is so many times as long as a look and its page take, so it takes 2 % of a core at most.
 _PAUSE = 50
 # The columns of the table of several runs; those at the end go where room is short.
@@ -111,7 +110,7 @@ def view(runs: Sequence[WatchedRun], width: int | None = None) -> Group:
 
 def _one(run: WatchedRun, width: int) -> list[Any]:
     lines = [Text(run.label, "bold"), _standing(run), *_remarks(run), Text()]
-    wide = min(_MOST_LINE, width - 30)
+    wide = min(60, width - 30)  # columns of a curve
     for name, panel in PANELS.items():
         if not math.isnan(panel.last(run)):
             curve = _curve(panel.curve(run), wide) if wide >= 8 else ""

@@ -14,7 +14,6 @@ from bandpo.errors import UserError
 from .app import Once, app
 from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
 
-METHODS = "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
 
@@ -92,7 +91,10 @@ def lab(
     scene: Annotated[
         Literal["tail", "storm", "rare-and-noisy"], Option(help="Task to train on.")
     ] = "tail",
-    methods: Annotated[list[str] | None, several("RULE", METHODS)] = None,
+    methods: Annotated[
+        list[str] | None,
+        several("RULE", "Rules to compare. [default: grpo, clip-higher, clip-wide, band-kl]"),
+    ] = None,
     seeds: Annotated[
         Any, Option(parser=seed_list, metavar="N|A,B,...", help="Number of seeds, or a list.")
     ] = "2",

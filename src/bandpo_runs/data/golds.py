@@ -21,8 +21,6 @@ _PLACEHOLDERS = {"proof", "notfound", "not found", "nan", "none", "null", "n/a",
 _CONTAINER = re.compile(r"array\(|[\[{]\s*(\{\s*)?['\"]")
 _SENTENCES = re.compile(r"[a-z)]{2}[.!?]\s+[A-Z]")
 _BOXED = re.compile(r"\\f?box(?:ed)?\s*\{")
-_IN_UNITS = re.compile(r"(-?[\d.,/]+)\s*\((?!mod\b)[^\W\d_][^()]*\)")
-_TIME = re.compile(r"\d{1,3}:\d\d(:\d\d)?(\.\d+)?(\s*[ap]\.?m\.?)?", re.IGNORECASE)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
@@ -76,17 +74,6 @@ def solution_fault(text: str) -> str | None:
     if _BOXED.search(text):
         return r"answer is a whole solution; bandpo data prepare --answer-from box takes what its last \boxed{} holds"
     return "answer is a whole solution" if _SENTENCES.search(text) and len(text.split()) >= 8 else None
-
-
-def unusual(text: str) -> str:
-    """Say what models would hardly write in a right answer. It is "" for a usual one."""
-    if re.fullmatch(r"-?\d+\.\d+", text) and len(text.replace(".", "").lstrip("-0")) >= 15:
-        return "answer is a float such as 0.30000000000000004, for which only the scorer math takes 0.3"
-    if _IN_UNITS.fullmatch(text):
-        return "answer has its unit in brackets, as 350 (g), for which only the scorer math takes 350"
-    if _TIME.fullmatch(text):
-        return "answer is a time or a ratio, compared part by part; ask for its form in the prompt"
-    return ""
 
 
 def _one(value: Any) -> tuple[str, bool]:

@@ -65,7 +65,6 @@ class Leaks:
 
     def __init__(self, sets: Sequence[tuple[str, Iterable[str]]]) -> None:
         self.exact: dict[tuple[str, ...], Leak] = {}
-        self.names = [name for name, _ in sets]
         for name, problems in sets:
             for row, problem in enumerate(problems):
                 self.exact.setdefault(tuple(words(problem)), Leak(name, row, 1.0, problem))

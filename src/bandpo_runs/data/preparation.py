@@ -11,7 +11,7 @@ reads `prompt` and `answer`, and gives the other columns to the reward.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from bandpo.errors import UserError, counted
 
 from ..files.writing import check_own, locked, write_atomically
 from ..progress import Progress, lines
-from .golds import unusual
 from .leaks import Leaks, same_text
 from .problems import Problem, messages_of, problem_of, quoted, template_text, without_looks
 from .question_sets import evaluation_set
@@ -132,18 +131,13 @@ def _make(
             [_listed(findings.dropped), *(f"e.g. {each[0]}" for each in findings.examples.values())]
         )
         raise UserError(f"{source.name}: of {counted(findings.read, 'row')} none is left ({why})")
-    faults = findings.dropped + findings.kept_though
-    warnings = warnings_of(source, findings.read, faults)
-    checked = {
-        f"rows with a problem of {name}": faults[f"holds a problem of {name}"] for name in leaks.names
-    }
+    warnings = warnings_of(source, findings.read, findings.dropped + findings.kept_though)
     account = {
         "rows": len(prepared),
         **vars(findings),
         "warnings": warnings,
         "from": where,
         "version": __version__,
-        "checked": {} if stays else checked,
         "settings": {name: str(value) for name, value in vars(settings).items()},
     }
     _write(prepared, account, path)
@@ -155,7 +149,6 @@ def _make(
     return account
 
 
-EXAMPLES = 3  # of each finding, for the report
 _CONTRADICTION = "same problem with different answers"
 
 
@@ -177,7 +170,7 @@ class Findings:
         """Count a finding. Its example has the row's number, the problem's text and `more`."""
         counts[what] += 1
         examples = self.examples.setdefault(what, [])
-        if len(examples) < EXAMPLES:
+        if len(examples) < 3:
             examples.append(f"row {problem.index}, problem {quoted(problem.text)}{more and ', '}{more}")
 
     def fault(self, what: str, problem: Problem, more: str) -> None:
@@ -195,43 +188,44 @@ def collect(
     findings = Findings(stays=source.use == "evaluation" or as_published)
     first: dict[str, Problem | str] = {}  # by text: its first problem, or why none of them is kept
     selected: dict[int, Problem] = {}
-    for index, row in enumerate(_counted(rows, source.name)):
-        findings.read = index + 1
-        if source.levels is not None and row.get("level") not in range(
-            source.levels[0], source.levels[1] + 1
-        ):
-            findings.dropped["level outside {} to {}".format(*source.levels)] += 1
-            continue
-        problem = problem_of(source, row, index, padded=as_published)
-        if problem.fault is not None:
-            gold = f"answer {quoted(value_at(row, source.answer))}"
-            if not (findings.stays and problem.usable):
-                findings.note(findings.dropped, problem.fault, problem, gold)
+    with Progress("rows", title=source.name, pause=10.0, console=lines(stderr=True)) as progress:
+        for index, row in enumerate(rows):
+            progress.update(index)
+            findings.read = index + 1
+            if source.levels is not None and row.get("level") not in range(
+                source.levels[0], source.levels[1] + 1
+            ):
+                findings.dropped["level outside {} to {}".format(*source.levels)] += 1
                 continue
-            findings.fault(problem.fault, problem, gold)
-        for change, shown in problem.changes:
-            findings.note(findings.corrected, change, problem, shown)
-        if source.integers and not re.fullmatch(r"[-+]?[0-9]+", problem.answer):  # as scorers read one
-            more = f"answer {quoted(problem.answer)}"
-            findings.note(findings.kept_though, "answer is not an integer", problem, more)
-        doubt = unusual(problem.answer)
-        if doubt:
-            findings.note(findings.kept_though, doubt, problem, f"answer {quoted(problem.answer)}")
-        text = same_text(problem.full_text)
-        what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
-        if what is not None:
-            findings.fault(what, problem, more)
-        if findings.stays or what is None:
-            selected[index] = problem
-            first.setdefault(text, problem)
-            continue
-        other = first.get(text)
-        # Nobody here can say which answer is right.
-        if what == _CONTRADICTION and isinstance(other, Problem):
-            findings.fault(what, other, f"answer {quoted(other.answer)}")
-            del selected[other.index]
-        if what != "duplicate":
-            first[text] = what
+            problem = problem_of(source, row, index, padded=as_published)
+            if problem.fault is not None:
+                gold = f"answer {quoted(value_at(row, source.answer))}"
+                if not (findings.stays and problem.usable):
+                    findings.note(findings.dropped, problem.fault, problem, gold)
+                    continue
+                findings.fault(problem.fault, problem, gold)
+            for change, shown in problem.changes:
+                findings.note(findings.corrected, change, problem, shown)
+            if source.integers and not re.fullmatch(
+                r"[-+]?[0-9]+", problem.answer
+            ):  # as scorers read one
+                more = f"answer {quoted(problem.answer)}"
+                findings.note(findings.kept_though, "answer is not an integer", problem, more)
+            text = same_text(problem.full_text)
+            what, more = _objection(problem, leaks, earlier.get(text), first.get(text))
+            if what is not None:
+                findings.fault(what, problem, more)
+            if findings.stays or what is None:
+                selected[index] = problem
+                first.setdefault(text, problem)
+                continue
+            other = first.get(text)
+            # Nobody here can say which answer is right.
+            if what == _CONTRADICTION and isinstance(other, Problem):
+                findings.fault(what, other, f"answer {quoted(other.answer)}")
+                del selected[other.index]
+            if what != "duplicate":
+                first[text] = what
     return list(selected.values()), findings
 
 
@@ -259,14 +253,6 @@ def _objection(
             f"evaluation row {leak.row}, share {leak.share:.2f}, holds {quoted(leak.problem)}",
         )
     return None, ""
-
-
-def _counted(rows: Rows, title: str) -> Iterator[dict[str, Any]]:
-    """Yield the same rows, and count them on stderr."""
-    with Progress("rows", title=title, pause=10.0, console=lines(stderr=True)) as progress:
-        for count, row in enumerate(rows):
-            progress.update(count)
-            yield row
 
 
 SCHEMA = pyarrow.schema(
@@ -352,7 +338,6 @@ def _report(accounts: Mapping[Path, Mapping[str, Any]]) -> str:
 
 def _counts(account: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     titles = {
-        "Checked": "checked",
         "Dropped": "dropped",
         "Found and kept": "kept_though",
         "Put right": "corrected",

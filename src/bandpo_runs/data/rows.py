@@ -114,7 +114,7 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
             answer = last["content"] if data.answer == data.prompt else answer
         if not prompt or not isinstance(prompt, str | list):
             raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
-        if answer is None:
+        if answer in (None, ""):
             raise UserError(f"{where}: {data.answer!r} is missing")
         if isinstance(answer, list | dict) and ":" not in reward:  # an imported reward may want all of it
             try:

@@ -1,6 +1,6 @@
 """Read and write the folder of an evaluation.
 
-    eval.json            what ran: model, back end, sampling, data sets, versions, times
+    eval.json            what ran: model, back end, sampling, data sets, versions
     prompts.jsonl        a question a line
     samples.jsonl        a sample a line, in the order in which they came; only ever appended to
     grades-SCORER.jsonl  a grade a line, likewise
@@ -12,7 +12,6 @@ so that no other sample is lost, and none is there twice.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -63,7 +62,6 @@ class EvalMetadata(TypedDict):
     body: NotRequired[dict[str, Any]]
     command: NotRequired[str]
     thinking: NotRequired[Literal["opened"] | None]
-    wall_seconds: NotRequired[pydantic.FiniteFloat]
 
 
 class _Prompt(TypedDict):
@@ -160,8 +158,10 @@ def _by_key(
         sample = Sample(**row)
         twice = sample.key in samples and samples[sample.key].finish != "error"
         if twice or not belongs(sample):
-            fault = "there twice" if twice else "not asked for"
-            raise UserError(f"{path}, line {number}: corrupt: sample {sample.key} is {fault}")
+            raise UserError(
+                f"{path}, line {number}: corrupt: sample {sample.key} is "
+                f"{'there twice' if twice else 'not asked for'}"
+            )
         samples[sample.key] = sample
     return samples
 
@@ -250,7 +250,7 @@ class Evaluation:
         self, folder: Path, metadata: Mapping[str, Any], sampling: Sampling, questions: Sequence[Question]
     ) -> None:
         self.folder, self.sampling, self.questions = folder, sampling, questions
-        self.metadata = {**metadata, "sampling": asdict(sampling), "data": {}, "wall_seconds": 0.0}
+        self.metadata = {**metadata, "sampling": asdict(sampling), "data": {}}
         for name in dict.fromkeys(question.data for question in questions):
             own = [question for question in questions if question.data == name]
             self.metadata["data"][name] = {
@@ -260,7 +260,6 @@ class Evaluation:
             }
         check_own(folder, "eval.json")
         folder.mkdir(parents=True, exist_ok=True)
-        self._began, self._has_new = time.monotonic(), False
         self._file = Appender(folder / "samples.jsonl", SampleRow)
         try:
             self.done = self._begin_or_go_on()
@@ -278,9 +277,7 @@ class Evaluation:
             stored: dict[str, Any] = {**read_metadata(self.folder)}
             self._check(stored)
             self.metadata |= {
-                key: stored[key]
-                for key in ("started", "command", "wall_seconds", "dtype", "thinking")
-                if key in stored
+                key: stored[key] for key in ("started", "command", "dtype", "thinking") if key in stored
             }
         prompts = {(question.data, question.prompt) for question in self.questions}
         samples = _by_key(
@@ -334,8 +331,6 @@ class Evaluation:
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""
-        if self.done.get(sample.key, "error") != "error":
-            raise ValueError(f"sample {sample.key} is there already")
         self._file.add(
             {
                 name: value
@@ -344,7 +339,6 @@ class Evaluation:
             }
         )
         self.done[sample.key] = sample.finish
-        self._has_new = True
 
     def _write_metadata(self) -> None:
         write_atomically(self.folder / "eval.json", (json.dumps(self.metadata, indent=2) + "\n").encode())
@@ -353,9 +347,4 @@ class Evaluation:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        try:
-            if self._has_new:  # a killed process leaves its time out
-                self.metadata["wall_seconds"] += round(time.monotonic() - self._began, 1)
-                self._write_metadata()  # while the folder is still ours
-        finally:
-            self._file.close()
+        self._file.close()

@@ -16,7 +16,6 @@ from bandpo.errors import UserError, counted, without_password
 
 from .. import toy
 from ..config.run_folder import read_info
-from ..data import question_sets
 from ..data.question_sets import QuestionSet
 from ..data.questions import Question
 from ..progress import Progress, console
@@ -171,11 +170,11 @@ class Engine:
 
 def evaluate(
     model: str,
-    data: Sequence[str] = (),
-    sampling: Sampling | None = None,
-    engine: Engine | None = None,
+    data: Sequence[str],
+    sampling: Sampling,
+    engine: Engine,
     *,
-    read: Callable[[str], QuestionSet] = question_sets.read,
+    read: Callable[[str], QuestionSet],
     output: Path | None = None,
     scorer: str | None = None,
     label: str | None = None,
@@ -190,7 +189,6 @@ def evaluate(
     Raises:
         UserError: something that the user can change, and KeyboardInterrupt; the folder can be gone on with.
     """
-    sampling, engine = sampling or Sampling(), engine or Engine()
     backend, source = engine.chosen(), find_model(model, engine.base_url)
     if not data and source.data is None:
         raise UserError("--data is missing; only the folder of a run and the lab have data of their own")

@@ -63,9 +63,6 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
     return scorer
 
 
-_Grader = Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]
-
-
 def thinking_in(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:
     """Check that the prompts opened the thinking.
 
@@ -78,7 +75,9 @@ def thinking_in(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> Liter
     return "opened" if 2 * opened > len(ended) else None
 
 
-def grader_of(scorer: str, thinking: Literal["opened"] | None = None) -> _Grader:
+def grader_of(
+    scorer: str, thinking: Literal["opened"] | None = None
+) -> Callable[[Sequence[Sample], Sequence[Question]], list[Grade]]:
     """Return the grader of samples; `thinking` as for `rewards.grade`."""
     if scorer not in SCORERS:
         return {"exact": _exact, "last-number": _last_numbers, "lab": _lab}[scorer]

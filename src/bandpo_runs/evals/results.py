@@ -15,7 +15,7 @@ import numpy as np
 
 from bandpo.errors import UserError
 
-from ..files.logs import REWARDS, VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
+from ..files.logs import VALIDATED, files_of, is_log, logs_at, name_of, read, repetition
 from ..files.reading import check_different
 from ..statistics.collapse import Collapse, Curves, by_step
 from ..statistics.estimators import Graded
@@ -73,10 +73,6 @@ class Result:
     step: float | None = None
 
     @property
-    def heading(self) -> str:
-        return self.label.rpartition(" / ")[0]
-
-    @property
     def method(self) -> str:
         return self.label.rpartition(" / ")[2]
 
@@ -117,7 +113,10 @@ def read_results(
     if len({(r.label, _home(r)) for r in unnamed}) > len({r.label for r in unnamed}):
         results = [replace(r, label=f"{_home(r)} / {r.label}") if r in unnamed else r for r in results]
     logs = [(result, _log_of(result.source)) for result in results]
-    return [replace(result, collapse=read_log(log).collapse) if log else result for result, log in logs]
+    return [
+        replace(result, collapse=Curves(**by_step(read(log).rows)).collapse) if log else result
+        for result, log in logs
+    ]
 
 
 def read_result(
@@ -361,19 +360,6 @@ def _log_of(source: Path) -> Path | None:
     return next(
         (folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()), None
     )
-
-
-def read_log(path: Path) -> Curves:
-    """Read the log of a run, as `logs_at` finds it.
-
-    Raises:
-        UserError: no such log, or one without a reward.
-    """
-    file = next(iter(logs_at(Path(path)).values()))
-    curves = Curves(**by_step(read(file).rows))
-    if not curves.points:
-        raise UserError(f"{file}: no reward in it; expected one of {', '.join(REWARDS)}")
-    return curves
 
 
 def share(results: Iterable[Result], name: Literal["truncated", "parsed"]) -> float | None:

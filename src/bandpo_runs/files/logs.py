@@ -80,7 +80,6 @@ _NAMES = (
     ("clip_ratio/low_mean", "cut/low_fraction"),
     ("actor/ppo_kl", "kl_old/k1"),
 )
-REWARDS = ("reward", *(theirs for theirs, ours in _NAMES if ours == "reward"))
 CLIP_RATES = {theirs: ours for theirs, ours in _NAMES if ours in ("cut/fraction", "clip/fraction")}
 
 
@@ -233,8 +232,10 @@ def unscored_in(rows: Iterable[Row]) -> str | None:
     steps = [row["step"] for row in rows if _is_lost(row.get("reward", 0))]
     if not steps:
         return None
-    what = "it is not finite, or no reward function scored an answer"
-    return f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]:g}: {what}"
+    return (
+        f"reward without a number in {counted(len(steps), 'row')}, first at step {steps[0]:g}: it is not finite, or no "
+        "reward function scored an answer"
+    )
 
 
 def _is_lost(value: Any) -> bool:

@@ -73,8 +73,7 @@ def runs_of(path: Path) -> list[str]:
     runs: dict[str, list[Row]] = {}
     with contextlib.suppress(UserError):
         _of_table(path, runs)
-        return [*runs]
-    return []
+    return [*runs]
 
 
 def _of_table(path: Path, runs: dict[str, list[Row]]) -> None:

@@ -32,7 +32,6 @@ RULES: tuple[Region, ...] = (
     RIPO(),
 )
 FEW = 20  # tokens outside their bounds, with fewer of which an interval is not to be trusted
-_STILL = 1e-6  # log-ratios that are rounding alone
 _PIECE = 2**20  # tokens that are worked on at once
 # What is tried first: from nearly nothing to nearly everything, and ratios just above 1.
 _TRIED = sorted({*np.logspace(-8, 4, 25).tolist(), *(1 + np.logspace(-3, -0.125, 12)).tolist()})
@@ -133,7 +132,7 @@ def _check(tokens: Tokens, region: Region, cut: bool) -> None:
     """Refuse a rule that needs more than is known, or mixes tokens of a batch."""
     if cut and tokens.advantages is None:
         raise UserError(
-            "which tokens are clipped is known where their advantages are; no column has them (--advantage names one)"
+            "which tokens are clipped is known where their advantages are; no column `advantages` has them"
         )
     some = np.linspace(0, tokens.count - 1, min(tokens.count, 1000)).astype(np.int64)
     half = (len(some) + 1) // 2
@@ -208,7 +207,7 @@ def calibrate(
     Raises:
         UserError: a question that these tokens do not answer, or a rule or a field that does not fit.
     """
-    if not np.any(np.abs(tokens.log_ratio) > _STILL):
+    if not np.any(np.abs(tokens.log_ratio) > 1e-6):  # less is rounding alone
         raise UserError(
             "clipping has no effect: every ratio is 1. Each batch gets one optimizer step, or these are the "
             "log-probabilities of its first step; write those of a later one"

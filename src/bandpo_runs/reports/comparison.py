@@ -1,7 +1,6 @@
 """Show two results side by side: the output of `bandpo compare`."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,9 +17,7 @@ def _bracket(interval: Interval) -> str:
     return f"[{points(interval.low, '+')}, {points(interval.high, '+')}]"
 
 
-def _p(p: float | None, equals: str = "") -> str:
-    if p is None:
-        return ""
+def _p(p: float, equals: str = "") -> str:
     if p < 1e-4:
         return "< 0.0001"
     return f"{equals}{p:.{4 if p < 0.01 else 3 if p < 0.1 else 2}f}"
@@ -39,18 +36,16 @@ def matched(a: Result, b: Result) -> tuple[Result, Result]:
     return one, replace(other, notes=(*b.notes, note))
 
 
-def compare_results(a: Result, b: Result, k: int | None = None) -> list[Comparison]:
+def compare_results(a: Result, b: Result) -> list[Comparison]:
     """Compare B with A, data set by data set and on average.
 
     Raises:
-        UserError: nothing in common, no answers, or k larger than the number of samples.
+        UserError: nothing in common, or no answers.
     """
-    return compare(answered(a).graded, answered(b).graded, k)
+    return compare(answered(a).graded, answered(b).graded)
 
 
-def comparison_text(
-    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None, width: int = 100
-) -> str:
+def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], width: int = 100) -> str:
     """Return the output of `bandpo compare`; words are one line for each paragraph.
 
     Where its table is wider than `width`, names of data sets have lines of their own.
@@ -62,7 +57,7 @@ def comparison_text(
             f"A = {_named(a)}",
             f"B = {_named(b)}",
             "",
-            *_table(_rows(comparisons, k), width),
+            *_table(_rows(comparisons), width),
             "",
             "Is B better?",
             "  " + _better(f"On these problems{on_average}", last.difference, last.sampling_error),
@@ -84,11 +79,11 @@ def _named(result: Result) -> str:
     return f"{result.label} ({result.source})"
 
 
-def _rows(comparisons: Sequence[Comparison], k: int | None) -> list[list[str]]:
+def _rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
     samples = comparisons[-1].samples
     rows = [
         [
-            (f"pass@{k}" if k else f"mean@{'|'.join(map(str, dict.fromkeys(samples)))}"),
+            f"mean@{'|'.join(map(str, dict.fromkeys(samples)))}",
             "prompts",
             "A",
             "B",
@@ -105,8 +100,6 @@ def _rows(comparisons: Sequence[Comparison], k: int | None) -> list[list[str]]:
             (_bracket(error.interval), _p(error.p)) for error in (c.sampling_error, c.clustered_error)
         ]
         rows.append([c.data, str(c.prompts), *shares, *errors[0], *errors[1]])
-    if comparisons[-1].sampling_error.p is None:  # pass@k has no such test
-        return [[*row[:6], *row[7:]] for row in rows]
     return rows
 
 
@@ -120,7 +113,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def _better(where: str, difference: float, error: Judged) -> str:
-    span = _bracket(error.interval) + (f", p {_p(error.p, '= ')}" if error.p is not None else "")
+    span = f"{_bracket(error.interval)}, p {_p(error.p, '= ')}"
     if not error.settled:
         return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}."
     verdict = "yes," if difference > 0 else "no, B is worse"
@@ -130,8 +123,6 @@ def _better(where: str, difference: float, error: Judged) -> str:
 def _needed(last: Comparison) -> list[str]:
     needed = last.needed
     if needed is None:
-        return ["What would settle it is computed for mean@n only: leave out -k."]
-    if last.difference == 0:
         return ["What would settle it: nothing can be said, the difference measured is 0."]
     a, b = last.samples
     now, each = (f"{a}", counted(a, "sample")) if a == b else (f"{a} of A, {b} of B", "as many samples")
@@ -195,9 +186,7 @@ def different_sampling(results: Sequence[Result]) -> list[str]:
     return [f"Sampled differently: {'; '.join(different)}."] if different else []
 
 
-def comparison_data(
-    a: Result, b: Result, comparisons: Sequence[Comparison], k: int | None = None
-) -> dict[str, Any]:
+def comparison_data(a: Result, b: Result, comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Return the comparison as plain data, for --json; shares, not points."""
     sides = {
         name: {
@@ -210,10 +199,9 @@ def comparison_data(
         }
         for name, side in (("a", a), ("b", b))
     }
-    results = [dataclasses.asdict(c) for c in comparisons]
-    for result in results:  # JSON has no infinity
-        needed = result["needed"] or {}
-        needed |= {
-            name: None for name, value in needed.items() if value is not None and math.isinf(value)
-        }
-    return {**sides, "metric": f"pass@{k}" if k else "mean@n", "level": LEVEL, "results": results}
+    return {
+        **sides,
+        "metric": "mean@n",
+        "level": LEVEL,
+        "results": [dataclasses.asdict(c) for c in comparisons],
+    }

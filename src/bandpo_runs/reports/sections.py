@@ -241,16 +241,14 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
             (label for label in methods if label.upper().startswith("GRPO")), next(iter(methods))
         )
         order = [first, *sorted(methods)] if first in methods else sorted(methods)
-        by_seed = {
-            label: dict(sorted(methods[label].items(), key=_of_seed)) for label in dict.fromkeys(order)
+        by_seed = {  # seeds first, then logs by their path
+            label: dict(
+                sorted(methods[label].items(), key=lambda run: (isinstance(run[0], Path), run[0]))
+            )
+            for label in dict.fromkeys(order)
         }
         sections.append(Section(scene, rate, axis, by_seed, first if first in methods else None))
     return sorted(sections, key=lambda s: (s.scene is None, str(s.scene), s.learning_rate or 0))
-
-
-def _of_seed(item: tuple[int | Path, Run]) -> tuple[bool, int | Path]:
-    """Return what seeds are sorted by: numbers first, then logs by their path."""
-    return isinstance(item[0], Path), item[0]
 
 
 def read_sections(

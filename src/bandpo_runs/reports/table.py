@@ -5,10 +5,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-
-from bandpo.errors import UserError
 
 from ..evals.results import Result, in_paper, papers_order, share, unparsed
 from ..statistics.estimators import best_at_k_bootstrap, per_prompt
@@ -62,21 +61,15 @@ class Table:
     footnotes: tuple[str, ...]
 
 
-def make_table(results: Sequence[Result], k: int | None = None) -> Table:
+def make_table(results: Sequence[Result]) -> Table:
     """Return the layout of the paper's Table 1: methods by data sets, average.
 
-    Args:
-        results: in the order of the rows; those with one label are runs of one method.
-        k: of pass@k; by default the smallest number of samples.
-
-    Raises:
-        UserError: k larger than the number of samples.
+    `results` are in the order of the rows; those with one label are runs of one method. The k of pass@k is the smallest
+    number of samples.
     """
     counts = {graded.score.shape[-1] for result in results for graded in result.graded}
     counts = sorted(counts | {logged.samples for result in results for logged in result.logged})
-    at = counts[0] if k is None else k
-    if not 1 <= at <= counts[0]:
-        raise UserError(f"k must be from 1 to the smallest number of samples {counts[0]}, got {k}")
+    at = counts[0]
     data = papers_order(
         in_paper(each.data) for result in results for each in (*result.graded, *result.logged)
     )
@@ -295,24 +288,18 @@ def _stacked(texts: Sequence[str]) -> str:
     return "\\shortstack[r]{" + " \\\\ ".join(lines) + "}" if lines[1:] else lines[0]
 
 
-def markdown(table: Table) -> str:
-    """Write the table for a README or an issue."""
-    return _rendered("table.md.jinja", table).rstrip() + "\n"
-
-
-def latex(table: Table) -> str:
-    """Write a LaTeX table environment, which needs the package booktabs."""
-    return _rendered("table.tex.jinja", table)
-
-
 def _rendered(template: str, table: Table) -> str:
-    return rendered_text(
+    text = rendered_text(
         template,
         {"markdown": _markdown, "latex": lambda text: text.translate(_LATEX), "stacked": _stacked},
         table=table,
         width=len(table.columns),
         texts=_texts,
     )
+    return text.rstrip() + "\n"
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex}
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "markdown": partial(_rendered, "table.md.jinja"),
+    "latex": partial(_rendered, "table.tex.jinja"),  # it needs the package booktabs
+}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.errors import UserError, nearest
+from bandpo.errors import UserError
 from bandpo.files import json_line, lines_of, shortened
 
 from ..files.reading import check_different
@@ -30,8 +30,6 @@ NAMES = {
     "response": ("response_id", "completion_id", "sequence_id", "request_id"),
     "mask": ("response_mask", "completion_mask", "mask"),
 }
-_SMALLEST = -1e300  # as which -inf counts where it is subtracted
-_ROUNDING = 1e-3  # what rounding may put above 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +51,17 @@ class Tokens:
         return int(self.responses.max()) + 1
 
 
-def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = None) -> Tokens:
+def read_tokens(paths: Sequence[Path]) -> Tokens:
     """Read tokens from JSON lines with a row for each response.
 
     Args:
         paths: the files, or folders with their tokens-*.jsonl, themselves or in a folder `tokens`, as an output_dir of
-            TRL or a run's folder has it. One name of a response in two files means two responses.
-        names: of columns, by what they hold (old, new, advantage, response, mask); others are looked for by the names
-            of bandpo, TRL and verl. Without a column of responses, each row is a response of its own.
+            TRL or a run's folder has it. One name of a response in two files means two responses. Without a column of
+            responses, each row is a response of its own.
 
     Raises:
         UserError: no such file or column, a file twice, or an impossible value; the message has the file and the row.
     """
-    names = {role: name for role, name in (names or {}).items() if name is not None}
     files: list[Path] = []
     for path in paths:
         inside = (
@@ -79,7 +75,7 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
             )
         files += inside
     check_different(files)
-    parts = [_tokens(file, names) for file in files]
+    parts = [_tokens(file) for file in files]
     starts = np.cumsum([0, *(part.response_count for part in parts)])
     advantages = [part.advantages for part in parts if part.advantages is not None]
     return Tokens(
@@ -91,7 +87,7 @@ def read_tokens(paths: Sequence[Path], names: Mapping[str, str | None] | None = 
     )
 
 
-def _tokens(path: Path, names: Mapping[str, str]) -> Tokens:
+def _tokens(path: Path) -> Tokens:
     columns: dict[str, str] = {}
     rows: list[dict[str, Floats]] = []
     numbers: dict[Any, int] = {}  # of responses that have tokens, by their name
@@ -104,7 +100,7 @@ def _tokens(path: Path, names: Mapping[str, str]) -> Tokens:
             if line.endswith(b"\n") or not columns:
                 raise
             break  # it is being written, or was when its process was killed
-        columns = columns or _chosen(path, list(row), names)
+        columns = columns or _chosen(path, list(row))
         rows.append(_response(row, columns, where))
         name = row.get(columns["response"]) if "response" in columns else number
         if not isinstance(name, str | int):
@@ -119,7 +115,7 @@ def _tokens(path: Path, names: Mapping[str, str]) -> Tokens:
     old, new = np.minimum(joined["old"], 0.0), np.minimum(joined["new"], 0.0)
     return Tokens(
         old,
-        np.maximum(new, _SMALLEST) - old,
+        np.maximum(new, -1e300) - old,  # -inf may be subtracted so
         joined.get("advantage"),
         np.concatenate(responses),
         columns,
@@ -144,7 +140,9 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
         if sizes[0] != sizes[1]:
             raise UserError(f"{where}: {name!r} has {sizes[0]} values, {columns['old']!r} has {sizes[1]}")
     padding = (
-        "" if "mask" in arrays else "; is it padding? --mask names the column of the response's tokens"
+        ""
+        if "mask" in arrays
+        else "; is it padding? A column response_mask marks the response's tokens by 1"
     )
     mask = arrays.pop("mask", None)
     if mask is not None:
@@ -156,7 +154,7 @@ def _response(row: dict[str, Any], columns: Mapping[str, str], where: str) -> di
             _refuse(
                 where,
                 columns[role],
-                x[x > _ROUNDING],
+                x[x > 1e-3],  # rounding may put less above 0
                 "log-probabilities are at most 0; are these probabilities, or negated?",
             )
     old = arrays["old"]
@@ -174,22 +172,15 @@ def _refuse(where: str, column: str, wrong: Floats, what: str) -> None:
         raise UserError(f"{where}: {column!r} is {wrong[0]:g}; {what}")
 
 
-def _chosen(path: Path, columns: list[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Choose the columns."""
+def _chosen(path: Path, columns: list[str]) -> dict[str, str]:
+    """Choose the columns by their usual names."""
     listed = ", ".join(columns[:20]) + (f" and {len(columns) - 20} more" if len(columns) > 20 else "")
-    for role, name in names.items():
-        if name not in columns:
-            raise UserError(
-                f"{path} has no column {name!r} (--{role}){nearest(name, columns)}; it has {listed}"
-            )
     usual = {role: [name for name in each if name in columns] for role, each in NAMES.items()}
-    chosen = {role: each[0] for role, each in usual.items() if each} | dict(names)
+    chosen = {role: each[0] for role, each in usual.items() if each}
     for role, meaning in (("old", "old log-probabilities"), ("new", "current log-probabilities")):
         if role not in chosen:
             raise UserError(
                 f"{path} has no column of {meaning} (docs/run.md says how to write them); looked for "
-                f"{', '.join(NAMES[role])}; it has {listed}. --{role} names it"
+                f"{', '.join(NAMES[role])}; it has {listed}"
             )
-    if chosen["old"] == chosen["new"]:
-        raise UserError(f"{path}: --old and --new are the same column, {chosen['old']!r}")
     return chosen

@@ -159,8 +159,8 @@ def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str
     is_open = interval.low <= 0 <= interval.high
     text = (
         f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to "
+        f"{high}{unit}."
     )
-    text += f"{high}{unit}."
     return text + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
 
 

@@ -47,10 +47,6 @@ class WatchedRun(Curves):
         return self.collapse is not None and self.collapse.lasting
 
     @property
-    def alarming(self) -> bool:
-        return self.collapsed or self.state in ("silent", "gone", "stopped")
-
-    @property
     def on_collapse(self) -> str:
         """Say whether the run has collapsed; "" before the first row."""
         texts = {  # the first that holds

@@ -105,17 +105,10 @@ def find_collapse(
         entropy: of the policy, in any unit, at the same points.
         steps: what the points are called; by default 0, 1, 2 ...
         axis: the word for `steps` in the message.
-
-    Raises:
-        ValueError: arrays of different lengths.
     """
     reward = np.asarray(reward, np.float64)
     entropy = np.full_like(reward, np.nan) if entropy is None else np.asarray(entropy, np.float64)
     steps = np.arange(len(reward), dtype=np.float64) if steps is None else np.asarray(steps, np.float64)
-    if not len(reward) == len(entropy) == len(steps):
-        raise ValueError(
-            f"reward, entropy and steps must be of one length, got {len(reward)}, {len(entropy)} and {len(steps)}"
-        )
     finite = np.isfinite(reward)
     reward, entropy, steps = reward[finite], entropy[finite], steps[finite]
     smooth = trailing_mean(reward, WINDOW)

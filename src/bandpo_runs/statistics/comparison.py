@@ -130,23 +130,23 @@ class Needed:
 class Judged:
     """Judge a difference against one kind of error. It has an interval, a p-value, and its exactness.
 
-    It is settled if the interval excludes 0, and the test agrees if there is one.
+    It is settled if the interval excludes 0, and the test agrees.
     """
 
     interval: Interval
-    p: float | None
+    p: float
     exact: bool
     settled: bool
 
     @classmethod
-    def of(cls, spread: Spread, p: float | None, exact: bool) -> "Judged":
+    def of(cls, spread: Spread, p: float, exact: bool) -> "Judged":
         low, high = interval = spread.interval(low=-1.0)
-        return cls(interval, p, exact, (low > 0 or high < 0) and (p is None or p < 1 - LEVEL))
+        return cls(interval, p, exact, (low > 0 or high < 0) and p < 1 - LEVEL)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold B minus A on the prompts that both answered, in mean@n or pass@k."""
+    """Hold B minus A on the prompts that both answered, in mean@n."""
 
     data: str
     prompts: int
@@ -156,7 +156,7 @@ class Comparison:
     difference: float
     sampling_error: Judged
     clustered_error: Judged
-    needed: Needed | None
+    needed: Needed | None  # None: no difference was measured
 
 
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
@@ -171,7 +171,7 @@ def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
     return a.score[[i for i, _ in both]], b.score[[j for _, j in both]]
 
 
-def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> list[Comparison]:
+def compare(a: Sequence[Graded], b: Sequence[Graded]) -> list[Comparison]:
     """Compare B with A on each common data set and, of several, on average.
 
     >>> a, b = (Graded("d", np.array(score), None, None, None, None, ["p", "q"]) for score in (
@@ -180,11 +180,10 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
     >>> comparison.a, comparison.b, comparison.sampling_error.settled
     (0.25, 0.75, False)
 
-    Without `k` of mean@n, else of pass@k. Errors: of sampling alone, and over problems (Student's t of the paired
-    differences, whose variance is never taken below that of their sampling). Tests: samples are reshuffled within
-    prompts (not for pass@k); or the signs of the prompts' differences are flipped, which assumes that without a
-    difference between the models each would be as likely with the other sign. Neither knows anything of training: they
-    compare two checkpoints, not two methods.
+    Errors: of sampling alone, and over problems (Student's t of the paired differences, whose variance is never taken
+    below that of their sampling). Tests: samples are reshuffled within prompts; or the signs of the prompts'
+    differences are flipped, which assumes that without a difference between the models each would be as likely with
+    the other sign. Neither knows anything of training: they compare two checkpoints, not two methods.
 
     Raises:
         UserError: no data set, or none of the prompts of one, in common.
@@ -194,7 +193,7 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
     if not pairs:
         have = ["; ".join(g.data for g in side) or "nothing" for side in (a, b)]
         raise UserError(f"the two results have no data set in common: A has {have[0]}, B has {have[1]}")
-    cells = [_Cell(one.data, *common_prompts(one, other), k) for one, other in pairs]
+    cells = [_Cell(one.data, *common_prompts(one, other)) for one, other in pairs]
     results = [_compare([cell], cell.data) for cell in cells]
     return results if len(cells) == 1 else [*results, _compare(cells, "average")]
 
@@ -202,13 +201,13 @@ def compare(a: Sequence[Graded], b: Sequence[Graded], k: int | None = None) -> l
 class _Cell:
     """Hold the paired numbers of one data set."""
 
-    def __init__(self, data: str, a: Floats, b: Floats, k: int | None) -> None:
-        self.data, self.k, self.prompts, self.samples = data, k, len(a), (a.shape[-1], b.shape[-1])
+    def __init__(self, data: str, a: Floats, b: Floats) -> None:
+        self.data, self.prompts, self.samples = data, len(a), (a.shape[-1], b.shape[-1])
         right = [score.sum(-1).astype(int).tolist() for score in (a, b)]
         self.tables = [(one, a.shape[-1], other, b.shape[-1]) for one, other in zip(*right, strict=True)]
-        self.values = per_prompt(a, k), per_prompt(b, k)
+        self.values = per_prompt(a), per_prompt(b)
         self.difference = self.values[1] - self.values[0]
-        noise = [sampling_variance(score, k) for score in (a, b)]
+        noise = [sampling_variance(score) for score in (a, b)]
         paired = self.samples == (
             1,
             1,
@@ -246,12 +245,12 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
         average([cell.sampling for cell in cells]),
         average([cell.clustered for cell in cells]),
     )
-    tables, is_mean = [table for cell in cells for table in cell.tables], cells[0].k is None
-    differences: Sequence[Fraction | float] = [Fraction(b, m) - Fraction(a, n) for a, n, b, m in tables]
-    if not is_mean:
-        differences = [float(d) for cell in cells for d in cell.difference]
+    tables = [table for cell in cells for table in cell.tables]
     flipped = sign_flip_p(
-        [d * (w if is_mean else float(w)) for d, w in zip(differences, weights, strict=True)]
+        [
+            weight * (Fraction(b, m) - Fraction(a, n))
+            for (a, n, b, m), weight in zip(tables, weights, strict=True)
+        ]
     )
     means = [float(np.mean([cell.values[side].mean() for cell in cells])) for side in (0, 1)]
     return Comparison(
@@ -261,9 +260,9 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
         a=means[0],
         b=means[1],
         difference=sampling.value,
-        sampling_error=Judged.of(sampling, *(reshuffle_p(tables, weights) if is_mean else (None, False))),
+        sampling_error=Judged.of(sampling, *reshuffle_p(tables, weights)),
         clustered_error=Judged.of(clustered, *flipped),
-        needed=_needed(cells, sampling.value) if is_mean else None,
+        needed=_needed(cells, sampling.value) if sampling.value else None,
     )
 
 
@@ -276,8 +275,6 @@ def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
     noise = sum(cell.removable / cell.prompts for cell in cells) / len(cells) ** 2
     true = sum((cell.variance - cell.removable) / cell.prompts for cell in cells) / len(cells) ** 2
     prompts = sum(cell.prompts for cell in cells)
-    if difference == 0:
-        return Needed(math.inf, None if true > 0 else math.inf, math.inf)
     enough = (difference / (NormalDist().inv_cdf(0.5 + LEVEL / 2) + NormalDist().inv_cdf(0.8))) ** 2
     return Needed(
         samples_here=single / enough,

@@ -32,9 +32,6 @@ class Graded:
     `prompt_ids` are hashes of the prompts, so that two models are matched by content. `answers` are what the scorer
     read, normalised so that equal answers are equal strings (None: nothing). `questions`: each with its right answer.
     Several grades of the same answers are several of these, each with its `scorer`.
-
-    Raises:
-        ValueError: scores other than 0 and 1, no prompts, or a prompt that is there twice.
     """
 
     data: str
@@ -47,22 +44,6 @@ class Graded:
     status: NDArray[np.object_] | None = None
     questions: Sequence[tuple[Any, Any]] = ()
     scorer: str = ""
-
-    def __post_init__(self) -> None:
-        score = np.asarray(self.score, np.float64)
-        object.__setattr__(self, "score", score)
-        if score.ndim != 2 or 0 in score.shape:
-            raise ValueError(
-                f"score of {self.data!r} must be [prompts, samples] with one of each, got {score.shape}"
-            )
-        if not np.isin(score, (0.0, 1.0)).all():
-            wrong = score[~np.isin(score, (0.0, 1.0))][0]
-            raise ValueError(f"score of {self.data!r} must be 0 (wrong) or 1 (right), got {wrong}")
-        if len(self.prompt_ids) != len(score) or len(set(self.prompt_ids)) != len(score):
-            raise ValueError(
-                f"prompt_ids of {self.data!r} must name its {len(score)} prompts, each once, got "
-                f"{len(self.prompt_ids)} with {len(set(self.prompt_ids))} different ones"
-            )
 
     @property
     def right(self) -> Integers:

@@ -69,7 +69,7 @@ def t_quantile(p: float, df: float) -> float:
     return float(stdtrit(np.floor(df + 1e-6), p))
 
 
-def sampling_variance(score: Floats, k: int | None) -> Floats:
+def sampling_variance(score: Floats, k: int | None = None) -> Floats:
     """Return the variance of each prompt's mean@n or pass@k under repeated sampling.
 
     With the chance of a right sample at (c + 1/2) / (n + 1): a prompt that was always right, or always wrong, was

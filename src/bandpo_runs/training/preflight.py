@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,6 @@ from ..data.problems import are_messages
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
-# A package and the extra that brings it, by what a run uses.
-_NEEDS = {
-    "trl": ("trl", "lab"),
-    "math": ("math_verify", "math"),
-    "reasoning_gym": ("reasoning_gym", "reasoning-gym"),
-    "lora": ("peft", "lab"),
-}
 _PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
 _ANSWERS = (
     "answer",
@@ -80,7 +72,7 @@ def prepare(
         The recipe with all that was chosen, and three lines that say so.
 
     Raises:
-        UserError: with all that is wrong or missing, in one message.
+        UserError: what is wrong or missing.
     """
     for key in ("data", "trainer"):
         if not isinstance(node.get(key, {}), Mapping):
@@ -88,25 +80,11 @@ def prepare(
     trainer, data_node = node.get("trainer", {}), dict(node.get("data", {}))
     on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
     bf16 = not on_cpu and torch.cuda.is_bf16_supported()
-    checks = {
-        "rule": lambda: rule_of(node),
-        "model": lambda: _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False)),
-        "data": lambda: _read(data_node),
-    }
-    results, problems = dict[str, Any](), _missing_packages(node)
     if trainer.get("fp16") and on_cpu:
-        problems.append("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
-    for name, check in checks.items():
-        try:
-            results[name] = check()
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        several = f"{len(problems)} things are missing or wrong: " if problems[1:] else ""
-        raise UserError(
-            several + "; ".join(f"({i}) {x}" if several else x for i, x in enumerate(problems, 1))
-        )
-    model, data = results["model"], results["data"]
+        raise UserError("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
+    rule_of(node)
+    model = _size(models.locate(str(node.get("model", models.SMOLLM2)), unpack=False))
+    data = _read(data_node)
 
     required = {  # of every run, but for the batch
         "model": models.SMOLLM2,
@@ -132,8 +110,6 @@ def prepare(
         },
     }
     full = full if is_recipe else merge(usual, full)
-    for problem in _missing_packages(full):  # of the reward that was chosen
-        raise UserError(problem)
     memory = _free_memory(on_cpu)
     _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
@@ -179,35 +155,15 @@ def _read(node: dict[str, Any]) -> _Data:
         return _Data(node, numbers=node["source"] == "largest-of-three")
     from ..data.rows import table_rows
 
-    path = str(node.get("path") or "")
-    rows, names = table_rows(node["source"], path, node.get("split", "train"))
-    prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), None))
+    rows, names = table_rows(node["source"], str(node.get("path") or ""), node.get("split", "train"))
+    prompt = node.setdefault("prompt", next((name for name in _PROMPTS if name in names), "prompt"))
     talks = are_messages(rows[0].get(prompt)) and rows[0][prompt][-1]["role"] == "assistant"
     answer = node.setdefault(
-        "answer", next((name for name in _ANSWERS if name in names), prompt if talks else None)
+        "answer", next((name for name in _ANSWERS if name in names), prompt if talks else "answer")
     )
-    for key, name in (("prompt", prompt), ("answer", answer)):
-        if name not in names:
-            what = f"has no column {name!r}" if name else f"has no column of the {key}"
-            raise UserError(f"data.path {path!r} {what}; it has {names}: data.{key}=COLUMN names it")
-    golds = [
-        "" if row.get(answer) is None else str(row[answer]).rpartition("####")[2].strip() for row in rows
-    ]
-    if "" in golds:
-        raise UserError(f"data.path {path!r}: row {golds.index('') + 1} has no {answer!r}")
+    golds = [str(row.get(answer)).rpartition("####")[2].strip() for row in rows]
     numbers = all(re.fullmatch(r"-?[\d,]*\.?\d+", gold) for gold in golds)
     return _Data(node, len(rows), numbers, max(len(str(row.get(prompt))) for row in rows))
-
-
-def _missing_packages(node: Mapping[str, Any]) -> list[str]:
-    uses = {
-        "trl",
-        str(node.get("reward")),
-        str(node.get("data", {}).get("source")),
-        "lora" if node.get("lora") else "",
-    }
-    needs = [need for name, need in _NEEDS.items() if name in uses and find_spec(need[0]) is None]
-    return [f"{package} is not installed; pip install 'bandpo[{extra}]'" for package, extra in needs]
 
 
 def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) -> None:

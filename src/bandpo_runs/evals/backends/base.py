@@ -58,8 +58,7 @@ def weights_of(model: str) -> str | None:
 
 
 def cannot_load(model: str, error: Exception) -> UserError:
-    where = "" if Path(model).is_dir() else " (this folder does not exist)"
-    return UserError(f"model {model!r}{where} cannot be loaded: {' '.join(str(error).split())}")
+    return UserError(f"model {model!r} cannot be loaded: {' '.join(str(error).split())}")
 
 
 def opens_thinking(content: Content, tokenizer: Any) -> bool:

@@ -50,12 +50,12 @@ class Server:
     dtype = tokenizer = None  # which only the server knows
 
     def __post_init__(self) -> None:
-        clash = [name for name in SETTINGS if self.body.get(name) is not None]
-        if clash:
-            name, option = clash[0], f"--{clash[0].replace('_', '-')}"
-            raise UserError(
-                f"--body cannot set {name}, got {self.body[name]!r}; {option} does, null leaves it out"
-            )
+        for name in SETTINGS:
+            if self.body.get(name) is not None:
+                raise UserError(
+                    f"--body cannot set {name}, got {self.body[name]!r}; --{name.replace('_', '-')} does, null leaves "
+                    "it out"
+                )
         self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server needs none
 
@@ -180,10 +180,12 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
                     raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
         finally:
             await response.aclose()
-        for name in ("content-encoding", "content-length", "transfer-encoding"):  # it is decoded here
-            response.headers.pop(name, None)
+        coded = ("content-encoding", "content-length", "transfer-encoding")  # it is decoded here
         return type(response)(
-            response.status_code, headers=response.headers, content=bytes(content), request=request
+            response.status_code,
+            headers=[each for each in response.headers.multi_items() if each[0] not in coded],
+            content=bytes(content),
+            request=request,
         )
 
 
