@@ -97,7 +97,7 @@ def browse(page: str, folder: Path, *options: str) -> subprocess.CompletedProces
 
 
 def with_script(page: str, script: str) -> str:
-    """The page with a script, which its policy then takes by its hash."""
+    """The page with one more script, which its policy takes by its hash as it takes the page's own."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = page.replace("style-src ", f"script-src 'sha256-{digest}'; style-src ", 1)
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
     return page.replace("</body>", f"<script>{script}</script></body>")

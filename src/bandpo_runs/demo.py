@@ -11,7 +11,7 @@ from torch import Tensor
 from bandpo import Band, Clip, Region, group_advantages, policy_loss
 from bandpo.errors import counted
 
-from .reports.content_security import POLICY
+from .reports.content_security import policy
 
 Round = tuple[Tensor, list[float]]
 NO_CLIP = "No clip"
@@ -299,7 +299,7 @@ def page(rare: Result, noisy: Result, command: str) -> str:
     title, _, more = first.partition(". ")
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in notes(rare, noisy))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{POLICY}
+<html lang="en"><head><meta charset="utf-8">{policy()}
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <title>{title.rstrip(".")}</title><style>{_STYLE}</style></head><body>
 <h1>{title.rstrip(".")}</h1><p>{more} {second}</p>

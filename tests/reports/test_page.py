@@ -12,6 +12,7 @@ from commands import missing, refusal
 from disk import write
 
 pytest.importorskip("matplotlib")
+from html import unescape
 
 import matplotlib
 import numpy as np
@@ -368,7 +369,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_trusts_no_file(tmp_path):
     write_run(tmp_path / "runs", nasty, 0, make_rows(ramp(2)), {nasty: nasty}, **facts)
     write_run(tmp_path / "runs", "GRPO & 'co'", 0, make_rows(ramp(2)), {nasty: 1}, **facts, started=nasty)
     page = make_page(tmp_path)
-    assert "<script" not in page
+    assert (page.count("<script>alert"), page.count("<script>")) == (0, 1), "ours"
     assert not missing(page, "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;", "GRPO &amp; &#39;co&#39;")
     assert not re.search(r"https?:|@import|<link|<iframe|<img|//[a-z]", page)
     assert {*re.findall(r'(?:src|href)="(.)', page), *re.findall(r"url\((.)", page)} == {"#"}
@@ -471,6 +472,71 @@ def test_a_rule_that_needs_more_than_p_is_drawn_by_the_bound_that_binds():
     p = np.array([0.01, 0.5])
     low, high = ratio_bounds(BySign(Clip(0.1, 0.4), Clip(0.3, 0.2)), p)
     assert (low, high) == (pytest.approx([0.7, 0.7]), pytest.approx([1.4, 1.4]))
+
+
+# ---- the report's script in a browser, which reads curves; and the looks of methods
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome found")
+HALVES = {"GRPO": 9, "Band-KL 0.05": 4, "No clip": 99, "Clip-Higher 0.2/0.28": 7}
+
+
+@pytest.fixture
+def page(tmp_path):
+    for label, half in HALVES.items():
+        for seed in range(2):
+            write_run(tmp_path / "runs", label, seed, make_rows(ramp(half + seed)))
+    return write_report([tmp_path / "runs"], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def told(page, folder, script):
+    """What the script of a test tells, which runs within the page."""
+    wrapped = (
+        f"const told = [];\n{script}\nparent.document.getElementById('measured').textContent = JSON.stringify(told);"
+    )
+    done = browse(with_script(page, wrapped), folder)
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line], done.stderr
+    return json.loads(unescape(re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)[1]))
+
+
+@in_a_browser
+@pytest.mark.slow
+def test_a_slider_reads_the_thick_lines_by_key_and_by_pointer(page, tmp_path):
+    seen = told(page, tmp_path, """
+      const plots = [...document.querySelectorAll(".read")], [plot] = plots, slider = plot.querySelector("input");
+      const box = plot.querySelector(".told"), line = () => plot.querySelector("svg > line");
+      told.push(plots.length, slider.getAttribute("aria-label"), box.hidden);
+      slider.focus();
+      told.push(box.hidden, slider.getAttribute("aria-valuetext"));
+      slider.value = 3;
+      slider.dispatchEvent(new Event("input"));
+      told.push(box.textContent, line() !== null);
+      slider.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));
+      told.push(box.hidden, line() === null);
+      const {left, width} = plot.querySelector("svg").getBoundingClientRect();
+      const ticks = [...plot.querySelectorAll("svg text")].filter(text => text.textContent === "8");
+      const at = ticks[0].getBoundingClientRect();
+      slider.dispatchEvent(new PointerEvent("pointermove", {clientX: at.left + at.width / 2}));
+      told.push(box.querySelector("b").textContent);
+      slider.blur();
+      told.push(box.hidden);
+      slider.dispatchEvent(new PointerEvent("pointerleave"));
+      const inside = plots.every(plot => { plot.querySelector("input").focus();
+        const a = plot.querySelector(".told").getBoundingClientRect(), b = plot.getBoundingClientRect();
+        return a.left >= b.left - 1 && a.right <= b.right + 1; });
+      told.push(inside);
+    """)  # fmt: skip
+    assert seen == [
+        5, "P(work)", True, False,
+        "round 12, GRPO: 0.750, Band-KL 0.05: 0.750, Clip-Higher 0.2/0.28: 0.750, No clip: 0.010",
+        "round 4GRPO 0.010Band-KL 0.05 0.380Clip-Higher 0.2/0.28 0.010No clip 0.010",  # of two seeds one works
+        True, True, True, "round 8", True, True,
+    ]  # fmt: skip
+
+
+def test_without_a_script_all_numbers_are_there(page):
+    """Heads are plain text, and there is nothing to press."""
+    body = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search("<button|<input|hidden>", body)
 
 
 # ---------------------------------------------------------------------------------------------------- looks of a method

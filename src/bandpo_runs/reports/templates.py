@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .content_security import POLICY
+from .content_security import policy
 
 # The colours of Okabe and Ito without yellow, which vanishes on white; DARK: the same hues for dark paper.
 LIGHT = ("#0072b2", "#d55e00", "#008f68", "#b5558c", "#b97f00", "#2f93cc", "#6b6b6b")
@@ -39,9 +39,11 @@ def cell(text: str, *small: str) -> tuple[str, ...]:
     return (main, *filter(None, (bracket, *small)))
 
 
-def rendered(template: str, **content: Any) -> str:
-    """Render a template of this folder."""
-    return _PAGES.get_template(template).render(policy=Markup(POLICY), light=LIGHT, dark=DARK, **content)
+def rendered(template: str, script: str = "", **content: Any) -> str:
+    """Render a template of this folder; the page may run `script` and nothing else."""
+    return _PAGES.get_template(template).render(
+        policy=Markup(policy(script)), script=Markup(script), light=LIGHT, dark=DARK, **content
+    )
 
 
 def rendered_text(template: str, filters: Mapping[str, Callable[..., str]], **content: Any) -> str:
