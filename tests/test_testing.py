@@ -67,9 +67,8 @@ RULES = [
     (DCPO(),),
     (RIPO(),),
     (Union(Band("kl", 0.05), Clip(0.2, 0.2)),),
-    *(
-        (Band(name, 0.05),) for name in _REGISTRY if name != "reverse_kl"
-    ),  # solved as Jensen-Shannon is, and takes as long
+    # Reverse KL is solved as Jensen-Shannon is, and takes as long.
+    *((Band(name, 0.05),) for name in _REGISTRY if name != "reverse_kl"),
     (Band("kl", delta_low=0.01, delta_high=0.1),),
     (Relaxed(Band(), Clip(0.2, 0.28)),),
     (Capped(Band(), 10.0),),

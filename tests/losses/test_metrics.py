@@ -152,18 +152,6 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
     assert [measured[f"log_ratio/{name}"] for name in ("max", "min")] == pytest.approx([max(moves), min(moves)])
 
 
-def test_micro_batches_merge_to_the_batch():
-    data, objective, parts = batch(), Objective(REGIONS[2], dual_clip=1.3, beta=0.1), []
-    extra = data.pop("extra")["entropies"].tensor_split([1, 17])
-    for own, *rows in zip(extra, *(x.tensor_split([1, 17]) for x in data.values()), strict=True):
-        named = dict(zip(data, rows, strict=True)) | {"extra": {"entropies": own}}
-        parts.append(policy_loss(**named, objective=objective, normalizer=1.0)[1])
-    whole = policy_loss(**batch(), objective=objective)[1].compute()
-    assert parts[0].merge(parts[1]).merge(parts[2]).compute() == pytest.approx(whole, rel=1e-12)
-    means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
-    assert means != pytest.approx(whole["clip/tail_high_share"], rel=1e-3)  # of fractions: another number
-
-
 def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
     new, mask = -torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
     measured = policy_loss(new, new, torch.ones(2), mask, Clip(), normalizer=1.0)[1].compute()

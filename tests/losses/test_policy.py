@@ -74,15 +74,13 @@ def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
     whole, entropies = ragged(8, 6) | {"ref_logps": torch.rand(8, 6, dtype=F64).log()}, torch.rand(8, 6, dtype=F64)
     whole["response_mask"][3:4] = False  # a micro-batch without any token
     objective = Objective(aggregation=aggregation, **OPTIONS)
-    expected, gradient, metrics = step(whole, objective, extra={"entropies": entropies})
+    expected, gradient, metrics = step(whole, objective, extra={"entropies": entropies}, metrics="all")
     normalizer = denominators(whole["response_mask"])[aggregation]
-    losses, gradients, measured = zip(
-        *(
-            step(part_of(whole, rows), objective, normalizer=normalizer, extra={"entropies": entropies[rows]})
-            for rows in (slice(0, 3), slice(3, 4), slice(4, 8))
-        ),
-        strict=True,
-    )
+    parts = []
+    for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
+        part, extra = part_of(whole, rows), {"entropies": entropies[rows]}
+        parts.append(step(part, objective, normalizer=normalizer, extra=extra, metrics="all"))
+    losses, gradients, measured = zip(*parts, strict=True)
     torch.testing.assert_close(sum(losses), expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(torch.cat(gradients), gradient, rtol=1e-12, atol=0)
     merged = functools.reduce(Metrics.merge, measured)
@@ -398,7 +396,7 @@ def test_value_and_gradient_are_finite_for_every_log_probability(region, sign):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"logps": torch.zeros(6)}, r"logps must be \(B, T\), got \(6,\)"),
+        ({"logps": torch.zeros(6)}, r"logps must be \(B, T\), got \(6,\); bandpo.losses.unpack"),
         ({"old_logps": torch.zeros(2, 4)}, r"old_logps must be \(2, 3\) like logps, got \(2, 4\)"),
         ({"old_logps": torch.zeros(2, 1)}, r"old_logps must be \(2, 3\) like logps, got \(2, 1\)"),
         ({"response_mask": torch.ones(3)}, r"response_mask must be \(2, 3\) like logps, got \(3,\)"),
