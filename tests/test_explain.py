@@ -88,10 +88,6 @@ def test_numbers_near_the_ends_are_told_from_0_and_1():
     assert not re.search(r"\s-0\s", text)
 
 
-def reasons(region, p):
-    return stops(region, torch.tensor([p], dtype=torch.float64).log())[0]
-
-
 @pytest.mark.parametrize(
     ("region", "p", "below", "above"),
     [
@@ -119,7 +115,7 @@ def reasons(region, p):
     ],
 )
 def test_what_stops_a_token_is_named(region, p, below, above):
-    assert reasons(region, p) == (below, above)
+    assert stops(region, torch.tensor([p], dtype=torch.float64).log()) == [(below, above)]
     text = explain(region, [p])
     assert rows(text)[0][-1] == (below if below == above else f"{below} / {above}")
     for reason in {below, above}:

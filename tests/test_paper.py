@@ -398,11 +398,7 @@ def bisect(p: float, delta: float, side: str, dtype: torch.dtype, tolerance: flo
 
 
 def test_app_solver_bisection_alg_tolerance():
-    """|R - L| < 1e-6 is enough in the bulk; it says nothing about a small r_low, and is below the spacing of floats for
-    a large r_high."""
-    for p in (0.1, 0.5, 0.9):
-        (low, _), (high, _) = bisect(p, 0.05, "lower", F64), bisect(p, 0.05, "upper", F64)
-        assert (low, high) == pytest.approx(ratios(p, "kl", 0.05), abs=1e-6)
+    """|R - L| < 1e-6 says nothing about a small r_low, and for large r_high it is below the spacing of floats."""
     returned, width = bisect(1e-3, 0.05, "lower", F64)
     assert width < 1e-6
     log_low = band_bounds(torch.tensor(1e-3, dtype=F64).log(), "kl", 0.05).log_low.item()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bandpo import policy_loss
 from bandpo.losses import Method, Metrics
+from oracle import bisected
 
 F64 = torch.float64
 STEP = 400
@@ -21,21 +22,9 @@ def ppo(r: Tensor, a: Tensor, low: Tensor | float, high: Tensor | float) -> Tens
     return torch.where(r * a <= clipped * a, r * a, clipped * a)
 
 
-def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """Return the ratios q / p at which KL(coin of p || coin of q) = delta, by bisection in log q / (1 - q)."""
-
-    def kl(q):
-        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
-
-    ends = []
-    for end in (-60.0, 30.0):
-        near, far = torch.logit(p), torch.full_like(p, end)
-        for _ in range(64):  # from 90 apart to less than a float's last digit
-            middle = (near + far) / 2
-            outside = kl(torch.sigmoid(middle)) > delta
-            near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)
-        ends.append(torch.sigmoid(near) / p)
-    return ends[0], ends[1]
+def kl_ball(p: Tensor, delta: float) -> Tensor:
+    """Return the ratios q / p at which KL(coin of p || coin of q) = delta."""
+    return bisected(lambda u: u - 1 - u.log(), p, delta)
 
 
 def ragged(rows: int = 5, columns: int = 7, seed: int = 0, dtype: torch.dtype = F64) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """The loss against textbook formulas written out in loops, and at every input that it must survive."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -10,9 +11,8 @@ from typing import ClassVar, get_args
 import numpy as np
 import pytest
 import torch
-from regions import NO_CLIP, name_of, ways
+from regions import NO_CLIP, SAPO, WAYS, name_of, region_for, ways
 from textbook import F64, loss_and_gradient, ragged, step
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bandpo import DCPO, Band, Bounds, Capped, Clip, Objective, Region, group_advantages, numerics, policy_loss
@@ -52,33 +52,18 @@ def test_aggregations_are_their_formulas(mask_dtype):
     assert torch.equal(aggregate(values, mask, "none"), values * mask)
 
 
-def denominators(mask: Tensor) -> dict[str, int]:
-    responses = int(mask.any(-1).sum())
-    return {
-        "token-mean": int(mask.sum()),
-        "seq-mean-token-sum": responses,
-        "seq-mean-token-mean": responses,
-        "seq-mean-token-sum-norm": responses * mask.shape[1],
-    }
-
-
-OPTIONS = {"dual_clip": 1.5, "beta": 0.1}
-
-
-def part_of(arguments: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    return {name: x.detach()[rows].requires_grad_(name == "logps") for name, x in arguments.items()}
-
-
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_unequal_micro_batches_add_up_to_the_batch(aggregation):
     whole, entropies = ragged(8, 6) | {"ref_logps": torch.rand(8, 6, dtype=F64).log()}, torch.rand(8, 6, dtype=F64)
     whole["response_mask"][3:4] = False  # a micro-batch without any token
-    objective = Objective(aggregation=aggregation, **OPTIONS)
+    objective = Objective(aggregation=aggregation, dual_clip=1.5, beta=0.1)
     expected, gradient, metrics = step(whole, objective, extra={"entropies": entropies}, metrics="all")
-    normalizer = denominators(whole["response_mask"])[aggregation]
+    tokens, responses = (int(x.sum()) for x in (whole["response_mask"], whole["response_mask"].any(-1)))
+    normalizer = {"token-mean": tokens, "seq-mean-token-sum-norm": 6 * responses}.get(aggregation, responses)
     parts = []
     for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
-        part, extra = part_of(whole, rows), {"entropies": entropies[rows]}
+        part = {name: x.detach()[rows].requires_grad_(name == "logps") for name, x in whole.items()}
+        extra = {"entropies": entropies[rows]}
         parts.append(step(part, objective, normalizer=normalizer, extra=extra, metrics="all"))
     losses, gradients, measured = zip(*parts, strict=True)
     torch.testing.assert_close(sum(losses), expected, rtol=1e-12, atol=0)
@@ -131,7 +116,8 @@ def test_only_the_new_log_probabilities_have_a_gradient():
     arguments = ragged() | {n: -torch.rand(5, 7, dtype=F64) for n in ("ref_logps", "rollout_is_weights")}
     others = [x for name, x in arguments.items() if name not in ("logps", "response_mask")]
     others = [x.requires_grad_() for x in (*others, torch.rand(5, 7, dtype=F64))]
-    loss, metrics = policy_loss(**arguments, objective=Objective(beta=0.1), extra={"entropies": others[-1]})
+    more = {"extra": {"entropies": others[-1]}, "metrics": "all"}
+    loss, metrics = policy_loss(**arguments, objective=Objective(beta=0.1), **more)
     first, *gradients = torch.autograd.grad(loss, [arguments["logps"], *others], allow_unused=True)
     assert first.any()
     assert gradients == [None] * len(others)
@@ -370,24 +356,31 @@ REGIONS = [
 ]
 
 
-@pytest.mark.parametrize("region", REGIONS, ids=name_of)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_value_and_gradient_are_finite_for_every_log_probability(region, sign):
-    pairs = list(itertools.product(LOGPS, LOGPS))
-    logps = torch.tensor([[new] for new, _ in pairs]).requires_grad_()
-    old = torch.tensor([[old] for _, old in pairs])
-    moves = [new - old for new, old in pairs]  # NaN for -inf minus -inf, which counts as no move
-    too_far = sum(abs(move) > 60 for move in moves)
-    for fields, ref_logps in (({}, None), ({"beta": 0.1}, old.flip(0)), ({"dual_clip": 3.0}, None)):
-        data = {"logps": logps, "old_logps": old, "advantages": torch.full((len(pairs),), sign)}
-        data |= {"response_mask": torch.ones_like(old), "ref_logps": ref_logps}
-        loss, gradient, metrics = step(data, Objective(region, aggregation="none", **fields), metrics="all")
-        assert (loss.isfinite() & gradient.isfinite()).all()
-        measured = metrics.compute()
-        assert measured["log_ratio/saturated_fraction"] == pytest.approx(too_far / len(pairs))
-        assert all(math.isfinite(measured[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
-        if ref_logps is None:
-            assert not gradient[[abs(move) > 60 for move in moves]].any()
+EXTREME = [Objective(region, aggregation="none") for region in REGIONS]
+EXTREME += [dataclasses.replace(each, **more) for each in EXTREME for more in ({"beta": 0.1}, {"dual_clip": 3.0})]
+EXTREME += [
+    Objective(region, surrogate=kind, ratio=ratio)
+    for kind, ratio in WAYS
+    for region in (NO_CLIP, region_for(ratio), Clip(), Clip(0, 0))[: 1 if kind == SAPO else 4]
+]
+
+
+@pytest.mark.parametrize("objective", EXTREME, ids=name_of)
+@pytest.mark.parametrize("shape", [(100, 1), (10, 10), (1, 100)])
+@pytest.mark.parametrize("sign", [3.0, -3.0])
+def test_value_and_gradient_are_finite_for_every_log_probability(objective, shape, sign):
+    """Tokens one by one, and in responses that mix all of them."""
+    new, old = torch.tensor(list(itertools.product(LOGPS, LOGPS))).reshape(*shape, 2).unbind(-1)
+    data = {"logps": new.clone().requires_grad_(), "old_logps": old, "advantages": torch.full(shape[:1], sign)}
+    data |= {"response_mask": torch.ones(shape), "ref_logps": old.flip(0) if objective.beta else None}
+    loss, gradient, metrics = step(data, objective, metrics="all")
+    assert loss.isfinite().all() & gradient.isfinite().all()
+    measured = metrics.compute()
+    assert all(math.isfinite(measured[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
+    if objective.ratio == "token":
+        too_far = (new - old).abs() > 60  # -inf minus -inf counts as no move
+        assert measured["log_ratio/saturated_fraction"] == pytest.approx(too_far.double().mean().item())
+        assert objective.beta or objective.surrogate == "weight" or not gradient[too_far].any()
 
 
 # ---- errors
@@ -422,6 +415,14 @@ def test_value_and_gradient_are_finite_for_every_log_probability(region, sign):
         ({"response_mask": torch.full((2, 3), math.nan)}, "response_mask must be bool .* got a nan"),
         ({"response_mask": torch.full((2, 3), -1)}, "response_mask must be bool .* got a -1"),
         ({"response_mask": torch.zeros(2, 3)}, "response_mask is empty"),
+        ({"stap": 1}, "unexpected keyword argument 'stap'"),
+        ({"entropies": torch.rand(2, 3)}, "unexpected keyword argument 'entropies'"),
+        ({"extra": {"entropies": torch.rand(2)}}, r"entropies must be \(2, 3\) like logps, got \(2,\)"),
+        ({"extra": {"entropies": torch.tensor(1.0)}}, r"entropies must be \(2, 3\) like logps, got \(\)"),
+        ({"extra": {"entropies": [1.0]}}, r"entropies must be a torch.Tensor, got list; torch.as_tensor\("),
+        ({"extra": [3]}, r"extra must map names that Context does not have to values, got \[3\]"),
+        ({"extra": {"advantages": 3}}, r"Context does not have to values, got \{'advantages': 3\}"),
+        ({"extra": {"age": torch.rand(4)}}, r"extra\['age'\] must be \(2, 3\) or .* or \(\) like logps, got \(4,\)"),
         ({"objective": "bnd:kl"}, "no method or rule is called 'bnd:kl', did you mean 'band-kl'"),
         ({"objective": Band}, "Band'> is not a trust region; a rule is written Band"),
         ({"normalizer": torch.tensor(0.0)}, r"normalizer must be positive and finite, got tensor\(0\.\)"),
@@ -450,7 +451,7 @@ def test_value_and_gradient_are_finite_for_every_log_probability(region, sign):
 def test_a_wrong_argument_is_refused_by_name_value_and_what_is_allowed(changes, message):
     new, advantages, mask = -torch.ones(2, 3), torch.ones(2), torch.ones(2, 3)
     right = {"logps": new, "old_logps": new, "advantages": advantages, "response_mask": mask, "objective": Band()}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         policy_loss(**right | changes)
 
 
@@ -613,15 +614,16 @@ def test_what_is_no_log_probability_is_found_later_where_nothing_is_read(normali
             read()
 
 
-@pytest.mark.parametrize("make", [torch.Tensor.numpy, torch.Tensor.tolist, lambda x: None])
-@pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "response_mask", "ref_logps"])
+NAMES = ["logps", "old_logps", "advantages", "response_mask", "ref_logps"]
+NO_TENSORS = [(name, make) for name in NAMES for make in (torch.Tensor.numpy, torch.Tensor.tolist)]
+NO_TENSORS += [(name, lambda x: None) for name in NAMES[:-1]]  # no reference is one without a penalty
+
+
+@pytest.mark.parametrize(("name", "make"), NO_TENSORS)
 def test_what_is_no_tensor_gets_a_sentence(name, make):
     arguments = {n: x.detach() for n, x in ragged().items()} | {"ref_logps": ragged()["old_logps"]}
     wrong = make(arguments[name])
-    message = f"{name} must be a torch.Tensor, got {type(wrong).__name__}"
-    if wrong is None and name == "ref_logps":
-        message = "beta > 0 and ref_logps go together, got beta = 0.1 and ref_logps = None"
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got {type(wrong).__name__}"):
         policy_loss(**arguments | {name: wrong}, objective=Objective(beta=0.1))
 
 

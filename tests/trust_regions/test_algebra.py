@@ -141,23 +141,6 @@ def test_a_rule_of_clips_alone_does_not_see_probabilities(region):
     assert depends_on_probability(region) == (region in OTHERS)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Union(Band(), 0.2), "second of Union must be a trust region, got 0.2"),
-        (lambda: Intersect(Clip, Band()), "first of Intersect must be a trust region, got <class"),
-        (lambda: ByProbability(0, Band(), Clip()), r"threshold of ByProbability must be a number in \(0, 1\), got 0"),
-        (lambda: ByProbability(1, Band(), Clip()), r"must be a number in \(0, 1\), got 1"),
-        (lambda: ByProbability(0.2, "band", Clip()), "below of ByProbability must be a trust region, got 'band'"),
-        (lambda: trust_region({"type": "intersect", "first": {"type": "clip"}}), "second"),
-        (lambda: trust_region({"type": "intersct"}), "did you mean 'intersect'"),
-    ],
-)
-def test_what_is_wrong_is_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 TAIL, BOTH = ByProbability(0.2, Band("kl", 0.05), Clip(0.2, 0.2)), Intersect(Band("kl", 0.05), Clip(0.2, 1.0))
 LABELS = {
     TAIL: "Band-KL 0.05 for p <= 0.2, GRPO 0.2/0.2 for p > 0.2",

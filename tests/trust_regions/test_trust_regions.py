@@ -15,12 +15,14 @@ import bandpo
 from bandpo import (
     DCPO,
     Band,
+    ByProbability,
     BySign,
     Capped,
     Clip,
     Context,
     Intersect,
     Region,
+    Union,
     numerics,
     policy_loss,
 )
@@ -152,6 +154,8 @@ def test_the_yaml_that_people_write():
         ),
         ({"type": "relaxed", "inner": {"type": "clip"}, "outer": 3}, "outer of Relaxed must be a trust region, got 3"),
         ({"type": "capped", "region": {"type": "clop"}}, "called 'clop', did you mean 'clip'"),
+        ({"type": "intersect", "first": {"type": "clip"}}, "second"),
+        ({"type": "intersct"}, "did you mean 'intersect'"),
         ("gspo", "no trust region type is called 'gspo'"),
         ("(0.2, 0.28)", r"no trust region type is called '\(0.2, 0.28\)'"),
         (
@@ -197,6 +201,11 @@ def test_a_node_that_is_none_is_refused_with_the_nearest_name(node, message):
         (lambda: Capped({"type": "band"}), "region of Capped must be a trust region, got {'type': 'band'}"),
         (lambda: Capped(Band), "region of Capped must be a trust region, got <class"),
         (lambda: Relaxed(Band(), "clip"), "outer of Relaxed must be a trust region, got 'clip'"),
+        (lambda: Union(Band(), 0.2), "second of Union must be a trust region, got 0.2"),
+        (lambda: Intersect(Clip, Band()), "first of Intersect must be a trust region, got <class"),
+        (lambda: ByProbability(0, Band(), Clip()), r"threshold of ByProbability must be a number in \(0, 1\), got 0"),
+        (lambda: ByProbability(1, Band(), Clip()), r"must be a number in \(0, 1\), got 1"),
+        (lambda: ByProbability(0.2, "band", Clip()), "below of ByProbability must be a trust region, got 'band'"),
         (lambda: RIPO(0), r"delta of RIPO must be a number in \(0, inf\), got 0"),
         (lambda: BySign(Clip(), 3), "negative of BySign must be a trust region, got 3"),
         (lambda: BySign("clip", Clip()), "positive of BySign must be a trust region, got 'clip'"),
@@ -290,7 +299,7 @@ def test_kl_band_is_the_interval_of_kl_ucb(n, t):
     p = torch.arange(1, n, max(1, n // 20), dtype=torch.float64) / n
     delta = math.log(t) / n
     found = sides(Band("kl", delta).bounds(p.log())).exp()
-    torch.testing.assert_close(found, torch.stack(kl_ball(p, delta)), rtol=1e-9, atol=0)
+    torch.testing.assert_close(found, kl_ball(p, delta), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize(("rule", "eps"), [(DCPO(0.16, 0.2, math.inf), 0.2), (RIPO(0.05), 0.05)], ids=str)
