@@ -616,7 +616,7 @@ def test_what_is_no_log_probability_is_found_later_where_nothing_is_read(normali
 
 NAMES = ["logps", "old_logps", "advantages", "response_mask", "ref_logps"]
 NO_TENSORS = [(name, make) for name in NAMES for make in (torch.Tensor.numpy, torch.Tensor.tolist)]
-NO_TENSORS += [(name, lambda x: None) for name in NAMES[:-1]]  # no reference is one without a penalty
+NO_TENSORS += [(name, lambda x: None) for name in NAMES[:-1]]  # without a reference it is refused above
 
 
 @pytest.mark.parametrize(("name", "make"), NO_TENSORS)
