@@ -75,7 +75,8 @@ STATEMENTS = (
         "A clip keeps $r$ in $[1-\\epsilon_-,1+\\epsilon_+]$: the rise of probability that it allows is linear in $p$.",
         HOLDS,
         "Clip Bounds.variation Bounds.eps_low Bounds.eps_high",
-        "test_eq_fixed_ratio_range test_eq_fixed_variation_range_set "
+        "test_eq_fixed_variation_range_set "
+        "trust_regions/test_trust_regions.py::test_clip_is_the_two_given_epsilons "
         "test_epsilons_of_a_bound_are_one_minus_and_plus_its_ratios",
     ),
     Statement(
@@ -116,8 +117,8 @@ STATEMENTS = (
         "So the ratio is strictly confined and the trust region enforced.",
         FALSE,
         "Bounds.contains surrogate",
-        "test_the_band_is_necessary_but_not_sufficient_for_the_trust_region "
-        "test_all_tokens_inside_their_bands_and_the_policy_outside_the_ball test_the_objective_leaves_two_sides_free",
+        "test_all_tokens_inside_their_bands_and_the_policy_outside_the_ball "
+        "losses/test_surrogates.py::test_the_table_of_the_surrogate",
         "Bands and the ball",
         correction="All tokens can be inside their bands, and the policy not in the ball.",
     ),
@@ -166,7 +167,7 @@ STATEMENTS = (
         "A strictly convex $f$ has $f''>0$.",
         FALSE,
         "Divergence",
-        "test_thm_scalar_reduction_without_a_second_derivative",
+        "band/test_operator.py::test_convex_generators_are_accepted_and_enclose_their_ball",
         "One variable",
         correction="$(u-1)^4$ has $f''(1)=0$. No derivative is needed.",
     ),
@@ -192,7 +193,8 @@ STATEMENTS = (
         "The KL equation is $-p\\log r-(1-p)\\log c=\\delta$.",
         HOLDS,
         "divergence_at band_bounds",
-        "test_app_numerical_solver band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
+        "band/test_operator.py::test_divergence_at_is_the_definition_with_one_factor_for_all_other_tokens "
+        "band/test_operator.py::test_bounds_agree_with_60_digit_arithmetic",
     ),
     Statement(
         "app:solver_bisection_alg",
@@ -279,7 +281,7 @@ STATEMENTS = (
         "The bounds of TV are $1\\pm\\delta/p$, those of Pearson $1\\pm\\sqrt{\\delta(1-p)/p}$.",
         CORRECTED,
         "band_bounds",
-        "test_prop_closedform test_prop_closedform_leaves_the_simplex_as_stated",
+        "test_prop_closedform",
         "Closed forms",
         correction="Only with the clamp of the next row.",
     ),
@@ -306,8 +308,7 @@ STATEMENTS = (
         "$\\min(rA,\\mathrm{clip}(r)A)$ less a KL penalty, written in two directions.",
         CORRECTED,
         "surrogate kl_penalty policy_loss",
-        "test_eq_bandpo_token_loss test_eq_token_objective "
-        "losses/test_policy.py::test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference",
+        "test_eq_token_objective losses/test_policy.py::test_values_of_k1_and_k3_are_kl_of_the_policy_to_the_reference",
         "The KL penalty",
         correction="The estimator k3 has the value of one direction, the gradient of the other.",
     ),
@@ -316,7 +317,7 @@ STATEMENTS = (
         "The mean over responses of the mean over their tokens.",
         DEFINITION,
         "Objective policy_loss aggregate",
-        "test_eq_bandpo_full",
+        "losses/test_methods.py::test_a_method_is_its_textbook",
     ),
     Statement(
         "sec:preliminaries",
@@ -345,7 +346,7 @@ STATEMENTS = (
         "The recommended radius, KL at 0.05, is the default.",
         DEFINITION,
         "Band",
-        "test_sec_delta_radius",
+        "losses/test_objective.py::test_a_bare_region_is_the_papers_objective_with_it",
         correction="Whether it is the best was not tested.",
     ),
     Statement(

@@ -1,6 +1,5 @@
 """Files of tests: written in the form that their names ask for, and read again."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import yaml
+
+from research.csv_rows import write_rows
 
 
 def write(path: str | Path, content: Any) -> Path:
@@ -21,10 +22,7 @@ def write(path: str | Path, content: Any) -> Path:
     elif path.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(content), path)
     elif path.suffix == ".csv":
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, content[0])
-            writer.writeheader()
-            writer.writerows(content)
+        write_rows(path, content)
     elif path.suffix == ".yaml":
         path.write_text(yaml.safe_dump(content, sort_keys=False))
     elif path.suffix == ".json":

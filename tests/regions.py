@@ -127,6 +127,11 @@ def ways(**fields: Any) -> list[Objective]:
     ]
 
 
+def sides(bounds: Bounds) -> Tensor:
+    """Both bounds in one tensor."""
+    return torch.stack([bounds.log_low, bounds.log_high])
+
+
 def name_of(value: Any) -> str:
     """For the ids of tests: no address is in it, so that two processes find the same tests."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -12,8 +12,6 @@ def load(path: str) -> ModuleType:
     """The module of a file such as `research/measurements/scorers.py`, new each time."""
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(f"script_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     sys.path.insert(0, str(file.parent))  # scripts import one another

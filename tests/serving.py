@@ -94,9 +94,7 @@ class Fake:
                 status, answer, headers = (*what, None, {})[:3] if isinstance(what, tuple) else (what, None, {})
                 headers = headers or {}
                 if status == 200 and answer is None:
-                    choice = {"index": 0, "text": f"t{body['seed']}", "finish_reason": "stop"}
-                    answer = {"id": "1", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]}
-                    answer["usage"] = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+                    answer = completion(choices=[CHOICE | {"text": f"t{body['seed']}"}])
                 content = answer if isinstance(answer, bytes) else json.dumps(answer or {"error": "no"}).encode()
                 self.send_response(status)
                 defaults = {"Content-Type": "application/json", "Content-Length": len(content), "retry-after-ms": 1}

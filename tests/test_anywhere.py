@@ -124,12 +124,6 @@ LOWER = dict.fromkeys(CELLS, (1e4, 1e-15)) | {
 }
 
 
-def expm1_minus_x(mine, theirs, absolute, until, share):
-    """By which factor the largest error is beyond what is allowed."""
-    allowed = np.where(np.abs(theirs) <= until, absolute, share * np.abs(theirs))
-    return (np.abs(mine - theirs) / np.where(allowed, allowed, 1e-300)).max()
-
-
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 def test_bounds_are_the_librarys(language, divergence):
     name, dtype = language.name, language.dtype
@@ -141,8 +135,9 @@ def test_bounds_are_the_librarys(language, divergence):
         low, high = (x.astype("float64") for x in language.bounds(divergence, log_p, delta))
         if divergence != "kl":
             low, log_low = (np.maximum(x, np.log(1e-9)) for x in (low, log_low))
-        for mine, theirs, limits in ((low, log_low, LOWER[name, dtype]), (high, log_high, UPPER[dtype])):
-            assert expm1_minus_x(mine, theirs, ABSOLUTE[dtype], *limits) <= 1, delta
+        for mine, theirs, (until, share) in ((low, log_low, LOWER[name, dtype]), (high, log_high, UPPER[dtype])):
+            allowed = np.where(np.abs(theirs) <= until, ABSOLUTE[dtype], share * np.abs(theirs))
+            assert (np.abs(mine - theirs) <= allowed).all(), delta
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -181,12 +176,6 @@ def test_an_unknown_divergence_is_refused():
     x = torch.zeros(1)
     with pytest.raises(ValueError, match="divergence must be 'kl', 'tv' or 'chi2', got 'js'"):
         load("examples/anywhere_torch.py").band_loss(x, x, x, x.bool(), "js")
-
-
-def test_the_page_shows_the_files():
-    page = (ROOT / "docs" / "anywhere.md").read_text(encoding="utf-8")
-    for name in ("numpy", "torch", "jax", "tunix", "mlx"):
-        assert f"```{{literalinclude}} ../examples/anywhere_{name}.py\n" in page, name
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """The explorer: small, and in a browser its numbers and lines are bandpo's."""
 
-import base64
-import hashlib
 import html
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
 import torch
 import yaml
 from disk import write
+from report_runs import CHROMIUM, with_script
 from scripts import ROOT, load
 
 import bandpo
@@ -20,7 +18,6 @@ from bandpo.losses.surrogates import surrogate
 
 PAGE = load("docs/explorer.py").page()
 ASK = ROOT / "tests" / "explorer.js"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 P = [1e-4, 0.003, 0.08, 0.3, 0.5, 0.8333, 0.99, 0.9999]
 R = [1e-3, 0.3, 0.75, 0.97, 1.0, 1.05, 1.3, 3.0, 25.0]
 SETTINGS = [
@@ -41,14 +38,9 @@ def test_the_page_is_small_and_asks_for_nothing_from_elsewhere():
 def seen(tmp_path_factory):
     """What the page answers in a browser, and what the browser complained of."""
     folder = tmp_path_factory.mktemp("browser")
-    script = (
-        f"{ASK.read_text(encoding='utf-8')}\nanswer(ask({json.dumps(P)}, {json.dumps(R)}, {json.dumps(SETTINGS)}));"
-    )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = PAGE.replace("script-src ", f"script-src 'sha256-{digest}' ").replace(
-        "<main>", '<pre id="told"></pre><main>'
-    )
-    copy = write(folder / "copy.html", page.replace("</body>", f"<script>{script}</script></body>"))
+    asked = f"answer(ask({json.dumps(P)}, {json.dumps(R)}, {json.dumps(SETTINGS)}));"
+    page = PAGE.replace("<main>", '<pre id="told"></pre><main>')
+    copy = write(folder / "copy.html", with_script(page, f"{ASK.read_text(encoding='utf-8')}\n{asked}"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
                f"--user-data-dir={folder / 'profile'}", "--window-size=1200,800"]  # fmt: skip

@@ -54,18 +54,6 @@ def instead(other: Callable[..., Any]) -> Wrapper:
     return lambda real: other
 
 
-def _all_true(x: dict[str, Any]) -> Any:
-    return x["positive"] | True
-
-
-def _turned(x: dict[str, Any]) -> Any:
-    return ~x["positive"]
-
-
-def _detached(x: dict[str, Any]) -> Any:
-    return x["log_ratio"].detach()
-
-
 def _token_alone(log_ratio: Any, old_logps: Any, kind: Any = "kl") -> Any:
     """Forget all other tokens in the divergence of a move."""
     return old_logps.exp() * divergence(kind).generator(log_ratio)
@@ -175,7 +163,7 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
     "sign of the advantage is lost": (
         SURROGATES,
         "surrogate_of",
-        given(positive=_all_true),
+        given(positive=lambda x: x["positive"] | True),
         ON_SURROGATES,
     ),
     "dual clip is missing": (SURROGATES, "surrogate_of", given(dual_clip=lambda x: None), ON_SURROGATES),
@@ -184,19 +172,19 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
     "ratio is detached": (
         SURROGATES,
         "surrogate_of",
-        given(log_ratio=_detached),
+        given(log_ratio=lambda x: x["log_ratio"].detach()),
         ON_SURROGATES,
     ),
     "Preserve weighs both sides alike": (
         SURROGATES,
         "Preserve.weight",
-        given(positive=_all_true),
+        given(positive=lambda x: x["positive"] | True),
         ON_SURROGATES,
     ),
     "temperatures of SAPO change places": (
         SURROGATES,
         "Sapo.weight",
-        given(positive=_turned),
+        given(positive=lambda x: ~x["positive"]),
         ON_SURROGATES,
     ),
     "k3 is k1": (KL, "kl_penalty", given(kind=lambda x: "k1" if x["kind"] == "k3" else x["kind"]), ON_POLICY),
@@ -223,7 +211,7 @@ FAULTS: dict[str, tuple[str, str, Wrapper, str]] = {
         given(old_logps=lambda x: x["old_logps"] - math.log(2)),
         ON_METRICS,
     ),
-    "extremes of the second batch are lost": (METRICS, "Metrics.merge", _first_maximum, ON_METRICS),
+    "extremes of the second batch are lost": (METRICS, "Metrics.merge", _first_maximum, ON_POLICY),
 }
 
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from commands import missing
 from mpmath import mp, mpf
 from scripts import load
 
@@ -26,12 +27,9 @@ def test_the_committed_page_is_the_one_that_the_script_writes(paper):
 
 
 def test_a_verdict_links_to_its_proof(paper):
-    headings = {name: paper.anchor(name) for name in paper.SECTIONS}
-    text = paper.derivations()
-    assert all(f"\n## {name}\n" in text for name in headings)
-    for name, anchor in headings.items():
-        if any(s.section == name for s in paper.STATEMENTS):
-            assert f"](../research/pages/paper_statements.md#{anchor})" in paper.page()
+    linked = {s.section for s in paper.STATEMENTS} & {*paper.SECTIONS}
+    assert not missing(paper.derivations(), *(f"\n## {name}\n" for name in paper.SECTIONS))
+    assert not missing(paper.page(), *(f"](../research/pages/paper_statements.md#{paper.anchor(x)})" for x in linked))
     assert "\n## Clip rates in the public logs\n" in paper.page()
 
 

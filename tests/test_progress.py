@@ -37,8 +37,7 @@ def test_on_a_terminal_there_is_a_bar_that_goes_when_it_is_done(monkeypatch):
 
 
 def test_where_nobody_watches_there_is_a_line_now_and_then(capsys, monkeypatch):
-    clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 1000, 10)).__next__)
     with Progress("samples", 20, 4, pause=30.0) as bar:
         for done in range(5, 12):
             bar.update(done)

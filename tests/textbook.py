@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bandpo import policy_loss
-from bandpo.losses import Method
+from bandpo.losses import Method, Metrics
+from oracle import bisected
 
 F64 = torch.float64
 STEP = 400
@@ -21,21 +22,24 @@ def ppo(r: Tensor, a: Tensor, low: Tensor | float, high: Tensor | float) -> Tens
     return torch.where(r * a <= clipped * a, r * a, clipped * a)
 
 
-def kl_ball(p: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """Return the ratios q / p at which KL(coin of p || coin of q) = delta, by bisection in log q / (1 - q)."""
+def kl_ball(p: Tensor, delta: float) -> Tensor:
+    """Return the ratios q / p at which KL(coin of p || coin of q) = delta."""
+    return bisected(lambda u: u - 1 - u.log(), p, delta)
 
-    def kl(q):
-        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
 
-    ends = []
-    for end in (-60.0, 30.0):
-        near, far = torch.logit(p), torch.full_like(p, end)
-        for _ in range(64):  # from 90 apart to less than a float's last digit
-            middle = (near + far) / 2
-            outside = kl(torch.sigmoid(middle)) > delta
-            near, far = torch.where(outside, near, middle), torch.where(outside, middle, far)
-        ends.append(torch.sigmoid(near) / p)
-    return ends[0], ends[1]
+def ragged(rows: int = 5, columns: int = 7, seed: int = 0, dtype: torch.dtype = F64) -> dict[str, Tensor]:
+    """Return arguments of `policy_loss`: one response empty, half of the tokens outside a usual interval."""
+    torch.manual_seed(seed)
+    old = torch.rand(rows, columns, dtype=F64).log()
+    logps = (old + torch.randn(rows, columns, dtype=F64)).clamp(max=-1e-3)
+    lengths = torch.randint(1, columns + 1, (rows,))
+    lengths[1] = 0
+    return {
+        "logps": logps.to(dtype).requires_grad_(),
+        "old_logps": old.to(dtype),
+        "advantages": torch.randn(rows, dtype=F64).to(dtype),
+        "response_mask": torch.arange(columns) < lengths[:, None],
+    }
 
 
 def batch(found: Method, rows: int = 48, columns: int = 6) -> tuple[dict[str, Tensor], Tensor]:
@@ -81,23 +85,32 @@ def in_a_loop(found: Method, data: dict[str, Tensor], sampler: Tensor) -> dict:
     return data | ({"old_logps": sampler} if found.from_sampler else {}) | ({"extra": extra} if extra else {})
 
 
-def loss_and_gradient(data: dict, value) -> tuple[Tensor, Tensor]:
-    loss, _ = policy_loss(**data, objective=value)
-    return loss.detach(), torch.autograd.grad(loss, data["logps"])[0]
+def step(data: dict, objective, **more) -> tuple[Tensor, Tensor, Metrics]:
+    """Return the loss, its gradient, and what is logged."""
+    loss, metrics = policy_loss(**data, objective=objective, **more)
+    return loss.detach(), torch.autograd.grad(loss.sum(), data["logps"])[0], metrics
+
+
+def loss_and_gradient(data: dict, objective, **more) -> tuple[Tensor, Tensor]:
+    return step(data, objective, **more)[:2]
 
 
 def textbook(
     formula: Callable[..., Tensor], data: dict[str, Tensor], sampler: Tensor, average: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return minus the mean over the batch by the method's average, and its gradient by autograd."""
-    log_pi = data["logps"].detach().requires_grad_()
+    log_pi, mask = data["logps"].detach().requires_grad_(), data["response_mask"]
     total = torch.zeros((), dtype=F64)
     names = list(inspect.signature(formula).parameters)[4:]
-    known = {name: x for name, x in shown(data["response_mask"]).items() if name in names}
-    for i, row in enumerate(data["response_mask"]):
+    known = {name: x for name, x in shown(mask).items() if name in names}
+    responses = [(i, row) for i, row in enumerate(mask) if row.any()]
+    whole = {
+        "token-mean": mask.sum(),
+        "seq-mean-token-sum": len(responses),
+        "seq-mean-token-sum-norm": len(responses) * mask.shape[1],
+    }
+    for i, row in responses:
         more = {name: x[i][row] if x.dim() == 2 else x[i] if x.dim() else x for name, x in known.items()}
         terms = formula(log_pi[i][row], data["old_logps"][i][row], sampler[i][row], data["advantages"][i], **more)
-        whole = {"token-mean": data["response_mask"].sum(), "seq-mean-token-sum-norm": row.numel() * len(log_pi)}
-        whole["seq-mean-token-sum"] = len(log_pi)
-        total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(log_pi))
+        total = total - terms.expand(int(row.sum())).sum() / whole.get(average or "", row.sum() * len(responses))
     return total.detach(), torch.autograd.grad(total, log_pi)[0]

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from mpmath import mp, mpf
+from regions import sides
 from torch import Tensor
 
 import bandpo
@@ -30,10 +31,6 @@ EXTREMES = [-math.inf, -1e30, -1e5, -1e4, -1500.0, -745.2, -301.0, -299.0, -104.
 EXTREMES += [0.0, 1e-8, 1e-7, 1e-6]
 
 
-def sides(bounds: bandpo.Bounds) -> Tensor:
-    return torch.stack([bounds.log_low, bounds.log_high])
-
-
 def steps_from(x: Tensor, steps: int) -> Tensor:
     """The float that is so many ulp above (below, if negative) x."""
     for _ in range(abs(steps)):
@@ -44,8 +41,8 @@ def steps_from(x: Tensor, steps: int) -> Tensor:
 def around_saturation(divergence: str, delta: float, dtype: torch.dtype) -> dict[int, float]:
     """log p at so many ulp from the point where the lower bound saturates."""
     point = torch.tensor(saturation_point(divergence, delta), dtype=dtype)
-    sides = {n: steps_from(point, n).item() for step in (1, 2, 5, 10, 100, 1000) for n in (-step, step)}
-    return {n: x for n, x in ({0: point.item()} | sides).items() if x <= 0}
+    near = {n: steps_from(point, n).item() for step in (1, 2, 5, 10, 100, 1000) for n in (-step, step)}
+    return {n: x for n, x in ({0: point.item()} | near).items() if x <= 0}
 
 
 def relative_error(got: float, exact: mpf) -> float:
@@ -95,7 +92,7 @@ POINTS = torch.tensor([1e-30, 1e-6, 1e-3, 0.08, 0.5, 0.7, 0.95, 1 - 1e-6]).log()
 
 
 @pytest.mark.parametrize("delta", [1e-8, 0.05, 1.0])
-@pytest.mark.parametrize("divergence", ["reverse_kl", "neyman_chi2", "hellinger", "jensen_shannon"])
+@pytest.mark.parametrize("divergence", GENERATORS)
 def test_every_divergence_agrees_with_its_definition_at_100_digits(divergence, delta):
     f = GENERATORS[divergence]
     single, double = (band_bounds(POINTS.to(dtype), divergence, delta) for dtype in (torch.float32, torch.float64))
@@ -129,18 +126,6 @@ def test_published_vectors_of_band_kl(delta, p, log_high, log_rest, log_low):
     bounds = band_bounds(torch.tensor(p, dtype=torch.float64).log(), "kl", delta)
     assert [float(x) for x in exact] == pytest.approx([log_low, log_high, log_rest], rel=2e-14)
     assert [bounds.log_low.item(), bounds.log_high.item()] == pytest.approx([log_low, log_high], rel=2e-14)
-
-
-@pytest.mark.parametrize("delta", [1e-3, 0.05, 1.0])
-@pytest.mark.parametrize("log_p", [-69.0, -20.0, -3.0, -0.5, -1e-2, -1e-4])
-def test_the_oracle_itself_solves_the_binding_equation(log_p, delta):
-    with mp.workdps(100):  # the definition of the divergence cancels where the closed solution does not
-        exact = exact_bounds("kl", log_p, delta)
-        low = two_coins(lambda u: u - 1 - mp.log(u), log_p, x := exact.log_low + log_p, mp.log1p(-mp.exp(x)))
-        high = two_coins(lambda u: u - 1 - mp.log(u), log_p, exact.log_high + log_p, exact.log_rest)
-        assert abs(low / delta - 1) < 1e-35
-        assert abs(high / delta - 1) < 1e-35
-        assert exact.log_low < 0 < exact.log_high
 
 
 @pytest.mark.parametrize("delta", [1e-3, 0.05, 1.0])
@@ -188,6 +173,10 @@ def test_a_radius_per_token_is_the_same_as_one_radius_after_the_other(divergence
     together = sides(band_bounds(log_p, divergence, deltas[:, None]))
     alone = torch.stack([sides(band_bounds(log_p, divergence, delta)) for delta in deltas.tolist()], 1)
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=0)
+    # A number for one side: both have one shape.
+    mixed = band_bounds(log_p, divergence, deltas[1].item(), delta_low=deltas[:, None])
+    expected = torch.stack([together[0], together[1, 1].expand(3, -1)])
+    torch.testing.assert_close(sides(mixed), expected, rtol=1e-12, atol=0)
     one_token = band_bounds(log_p[3], divergence, deltas)  # a radius per row, and a single log p
     torch.testing.assert_close(sides(one_token), together[:, :, 3], rtol=1e-12, atol=0)
 
@@ -214,14 +203,9 @@ def ulp(x: Tensor) -> Tensor:
     return torch.nextafter(x.abs(), torch.full_like(x, math.inf)) - x.abs()
 
 
-def surrogate_gradient(log_ratio: Tensor, advantages: Tensor, bounds: bandpo.Bounds) -> Tensor:
-    log_ratio = log_ratio.clone().requires_grad_()
-    return torch.autograd.grad(bandpo.losses.surrogate(log_ratio, advantages, bounds).sum(), log_ratio)[0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("divergence", [*NAMES, JENSEN_SHANNON], ids=str)
-def test_the_gate_gives_the_gradient_of_the_solved_bounds(divergence, dtype):
+def test_the_gate_agrees_with_the_solved_bounds(divergence, dtype):
     torch.manual_seed(0)
     compared = 0
     for delta in DELTAS:
@@ -242,12 +226,6 @@ def test_the_gate_gives_the_gradient_of_the_solved_bounds(divergence, dtype):
         inside = gate(log_ratio, log_p.expand_as(log_ratio), divergence, delta)
         assert torch.equal(inside[clear], bounds.contains(log_ratio)[clear])
         compared += int(clear.sum())
-        rows = bandpo.Bounds(*(edge.expand_as(log_ratio) for edge in edges))
-        for sign in (-1.0, 1.0):
-            gated = torch.where(inside | (log_ratio * sign < 0), sign * log_ratio.exp(), 0.0)
-            slope = surrogate_gradient(log_ratio, torch.full_like(log_ratio, sign), rows)
-            counted = clear & (log_ratio.abs() <= 60)  # beyond, the surrogate has no gradient
-            assert torch.equal(gated[counted], slope[counted])
     assert compared > 25_000
 
 
@@ -295,17 +273,17 @@ def test_divergence_at_is_infinite_outside_the_simplex_and_zero_at_rest(divergen
 
 # ---- divergences of one's own
 
-BY_GENERATOR_ALONE = {
-    "kl": Divergence("kl alone", lambda u: -u.log()),  # f(0) = inf, and f'(1) = -1
-    "tv": Divergence("tv alone", lambda u: (1 - u).clamp(min=0)),  # a kink at 1
-    "chi2": Divergence("chi2 alone", lambda u: u * u - 1),  # f'(1) = 2
-}
+BY_GENERATOR_ALONE = [
+    ("kl", Divergence("kl alone", lambda u: -u.log())),  # f(0) = inf, and f'(1) = -1
+    ("tv", Divergence("tv alone", lambda u: (1 - u).clamp(min=0))),  # a kink at 1
+    ("chi2", Divergence("chi2 alone", lambda u: u * u - 1)),  # f'(1) = 2
+]
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_generator_alone_gives_the_closed_form(name, delta):
-    alone, closed = (band_bounds(GRID, d, delta) for d in (BY_GENERATOR_ALONE[name], name))
+@pytest.mark.parametrize(("name", "generator"), BY_GENERATOR_ALONE, ids=str)
+def test_a_generator_alone_gives_the_closed_form(name, generator, delta):
+    alone, closed = (band_bounds(GRID, d, delta) for d in (generator, name))
     on_edge = (GRID - saturation_point(name, delta)).abs() < 1e-9  # where the lower bound is log 0, give or take an ulp
     on_edge &= torch.tensor(name != "kl")
     low, expected = (
@@ -512,15 +490,6 @@ def test_a_large_radius_in_a_tensor_is_as_exact_as_a_number():
     log_p, delta = torch.linspace(-2e-4, -1e-5, 50, dtype=torch.float64), torch.tensor(7831.0, dtype=torch.float64)
     number, tensor = band_bounds(log_p, "chi2", delta.item()), band_bounds(log_p, "chi2", delta)
     torch.testing.assert_close(tensor.log_low, number.log_low, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("kind", ["tv", "kl", "jensen_shannon"])
-def test_bounds_of_two_radii_have_one_shape(kind):
-    log_p, delta_low = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([[0.01], [0.05]])
-    bounds = band_bounds(log_p, kind, 0.05, delta_low=delta_low)
-    assert bounds.log_low.shape == bounds.log_high.shape == (2, 3)
-    assert torch.equal(bounds.log_high[0], band_bounds(log_p, kind, 0.05, delta_low=0.01).log_high)
-    torch.testing.assert_close(bounds.log_low[1], band_bounds(log_p, kind, torch.tensor(0.05)).log_low)
 
 
 @pytest.mark.parametrize("kind", ["kl", "tv", "chi2", "hellinger", "neyman_chi2", "reverse_kl"])

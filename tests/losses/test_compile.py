@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from regions import Wider
+from regions import Wider, name_of, ways
 from torch import Tensor
 
 from bandpo import DCPO, Band, Bounds, Capped, Clip, Objective, band_bounds, policy_loss
@@ -45,21 +45,18 @@ def tensors(result: Any) -> list[Tensor]:
     return [x for part in result for x in tensors(part)]
 
 
-def test_half_precision_compiles_to_one_graph():
-    logps, old, advantages, mask = batch()
-    tensors = logps.bfloat16(), old.bfloat16(), advantages, mask
-    assert compilations(lambda *x: policy_loss(*x, Band(), normalizer=36.0), [tensors]) == 1
-
-
 def compilations(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], backend: str = "eager") -> int:
-    """Compare every call with eager mode; the number of graphs that it took."""
+    """Compare every call and its gradient with eager mode; the number of graphs that it took."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
 
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(function, backend=counter, fullgraph=True)
     for arguments in calls:
-        for got, expected in zip(tensors(compiled(*arguments)), tensors(function(*arguments)), strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-30)
+        got, expected = (tensors(each(*arguments)) for each in (compiled, function))
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-30)
+        if leaves := [x for x in arguments if isinstance(x, Tensor) and x.requires_grad]:
+            slopes = [torch.autograd.grad(loss.sum(), leaves) for loss, *_ in (got, expected)]
+            torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-30)
     return counter.frame_count
 
 
@@ -69,7 +66,18 @@ def batch(rows: int = 4, columns: int = 6, seed: int = 0) -> tuple[Tensor, Tenso
     old = torch.rand(rows, columns).log()
     old[0, :3] = torch.tensor([-math.inf, 0.0, -80.0])[: old.shape[1]]
     logps = (old + torch.randn(rows, columns)).clamp(max=0)
-    return logps, old, torch.randn(rows), torch.arange(columns) <= torch.arange(rows)[:, None] + 2
+    return logps.requires_grad_(), old, torch.randn(rows), torch.arange(columns) <= torch.arange(rows)[:, None] + 2
+
+
+def test_half_precision_compiles_to_one_graph():
+    logps, old, *rest = batch()
+    halves = [x.detach().bfloat16().requires_grad_(x.requires_grad) for x in (logps, old)]
+    assert compilations(lambda *x: policy_loss(*x, Band(), normalizer=36.0), [(*halves, *rest)]) == 1
+
+
+@pytest.mark.parametrize("objective", ways(), ids=name_of)
+def test_policy_loss_is_one_graph_for_every_surrogate_and_ratio(objective):
+    assert compilations(policy_loss, [(*batch(), objective)]) == 1
 
 
 @pytest.mark.parametrize("divergence", ["kl", "tv", "chi2", SQUARED], ids=str)
@@ -159,11 +167,4 @@ def test_compiled_by_inductor_the_bounds_are_the_same():
 
 
 def test_compiled_by_inductor_the_loss_has_the_same_gradient():
-    logps, *rest = batch(16, 32)
-    results = []
-    for function in (torch.compile(policy_loss, fullgraph=True), policy_loss):
-        leaf = logps.clone().requires_grad_()
-        loss, metrics = function(leaf, *rest, Band())
-        results.append((loss.detach(), torch.autograd.grad(loss, leaf)[0], metrics.compute()))
-    torch.testing.assert_close(results[0][:2], results[1][:2], rtol=1e-5, atol=0)
-    assert results[0][2] == pytest.approx(results[1][2], rel=1e-6, abs=1e-7, nan_ok=True)
+    assert compilations(policy_loss, [(*batch(16, 32), Band())], "inductor") == 1

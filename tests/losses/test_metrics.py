@@ -52,7 +52,7 @@ def by_hand(data: dict[str, Any], region: Region, dual_clip: float) -> dict[str,
     moves = sorted(t[1] for t in tokens)
     n = len(tokens)
     d = (data["ref_logps"] - data["logps"])[mask]
-    out = {
+    return {
         "tokens": n,
         "sequences": sum(row.any().item() for row in mask),
         "clip/count": len(high) + len(low),
@@ -77,7 +77,6 @@ def by_hand(data: dict[str, Any], region: Region, dual_clip: float) -> dict[str,
         "log_ratio/min": moves[0],
         "log_ratio/saturated_fraction": share([s for s in moves if abs(s) > 60], moves),
     }
-    return out
 
 
 REGIONS = [Clip(0.2, 0.28), Band("kl", 0.05), Capped(Band("tv", 0.1), 1.5)]
@@ -152,18 +151,6 @@ def test_of_a_ratio_of_responses_each_token_has_its_own_probability_and_its_own_
     assert [measured[f"log_ratio/{name}"] for name in ("max", "min")] == pytest.approx([max(moves), min(moves)])
 
 
-def test_micro_batches_merge_to_the_batch():
-    data, objective, parts = batch(), Objective(REGIONS[2], dual_clip=1.3, beta=0.1), []
-    extra = data.pop("extra")["entropies"].tensor_split([1, 17])
-    for own, *rows in zip(extra, *(x.tensor_split([1, 17]) for x in data.values()), strict=True):
-        named = dict(zip(data, rows, strict=True)) | {"extra": {"entropies": own}}
-        parts.append(policy_loss(**named, objective=objective, normalizer=1.0)[1])
-    whole = policy_loss(**batch(), objective=objective)[1].compute()
-    assert parts[0].merge(parts[1]).merge(parts[2]).compute() == pytest.approx(whole, rel=1e-12)
-    means = sum(part.compute()["clip/tail_high_share"] for part in parts) / 3
-    assert means != pytest.approx(whole["clip/tail_high_share"], rel=1e-3)  # of fractions: another number
-
-
 def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
     new, mask = -torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
     measured = policy_loss(new, new, torch.ones(2), mask, Clip(), normalizer=1.0)[1].compute()
@@ -177,14 +164,10 @@ def test_what_has_nothing_to_divide_is_nan_and_what_was_not_given_is_absent():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_metrics_are_detached_and_of_fixed_size_and_go_over_ranks(level, monkeypatch):
+def test_metrics_are_of_fixed_size_and_go_over_ranks(level, monkeypatch):
     """One rank is the sum and the maximum of itself."""
-    data = batch()
-    data["logps"].requires_grad_()
-    loss, metrics = bandpo.policy_loss(**data, objective=Objective(Clip(), beta=0.1), metrics=level)
-    tensors = metrics.totals | metrics.maxima
-    assert (loss.requires_grad, any(x.requires_grad for x in tensors.values())) == (True, False)
-    assert not any(x.dim() for x in tensors.values())
+    metrics = bandpo.policy_loss(**batch(), objective=Objective(Clip(), beta=0.1), metrics=level)[1]
+    assert not any(x.dim() for x in (metrics.totals | metrics.maxima).values())
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
     assert metrics.all_reduce().compute() == metrics.compute()
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 import yaml
 from regions import IN_YAML, Bare, Wider, name_of
+from textbook import ragged, step
 
 import bandpo
-from bandpo import Band, BySign, Clip, Objective, Union, objective, policy_loss
+from bandpo import Band, BySign, Capped, Clip, Objective, Union, objective
 from bandpo.band import Divergence
 from bandpo.integrations import TRAINERS, objective_for
 from bandpo.losses import Decay, Preserve, Sapo, Vespo
@@ -33,6 +34,7 @@ OBJECTIVES = [
     *(Objective(Clip(0.2, 0.28), surrogate=surrogate) for surrogate in ("quadratic", Decay(2, 1), ("clip", Sapo()))),
     Objective(Clip(1.0, math.inf), surrogate=Sapo(1, 2)),
     Objective(Clip(3e-4, 4e-4), ratio="sequence-mean", max_log_ratio=20.0),
+    Objective(Capped(BySign(Relaxed(Clip(), Clip(0.2, 0.1)), Clip(0.1, 0.1)), 1.5), ratio="sequence-mean"),
     Objective(Band("tv", 0.1), ratio="mean-of-clipped", dual_clip=1.5),
     Objective(Union(Band("kl", 0.03), Clip(0.2, 0.2)), ratio="sequence", surrogate="weight"),
     *(Objective(beta=0.04, kl_penalty=kind) for kind in get_args(KLPenalty)),
@@ -120,12 +122,17 @@ ROOT_OF_CLIP = "trust_region must be made of Clip for ratio 'sequence-mean', got
             {"surrogate": "weight", "dual_clip": 3.0},
             "dual_clip must be None for surrogate = 'weight', which bounds r .* got 3.0",
         ),
+        ({"surrogate": "quadratic", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'quadratic'.*, got 3.0"),
+        ({"surrogate": ("clip", Sapo()), "dual_clip": 3.0}, "dual_clip must be None for surrogate = .*Sapo.*, got 3.0"),
+        ({"surrogate": ("clip", "mask_two_sided"), "dual_clip": 3.0}, "dual_clip must be None for surrogate = "),
         ({"surrogate": "mask_two_sided", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'mask_two_sided'"),
         (
             {"surrogate": ("clip", "weight"), "dual_clip": 3.0},
             r"None for surrogate = \('clip', 'weight'\)",
         ),
         ({"surrogate": "preserve"}, r"surrogate must be one of \['clip', .*Preserve\(low, high\).*, got 'preserve'"),
+        ({"surrogate": None}, "surrogate must be one of .*, got None"),
+        ({"surrogate": ("clip", "clamp")}, r"surrogate must be one of .*, got \('clip', 'clamp'\)"),
         ({"surrogate": ("mask",)}, r"surrogate must be one of .* got \('mask',\)"),
         ({"surrogate": {"type": "preserve"}}, "surrogate must be one of .* got {'type': 'preserve'}"),
         ({"surrogate": Sapo()}, r"trust_region must be Clip\(1, inf\), no clip, for surrogate = Sapo.*, got Band"),
@@ -172,30 +179,23 @@ def test_what_contradicts_itself_cannot_be_made(fields, message):
         dataclasses.replace(Objective(), **fields)
 
 
-@pytest.mark.parametrize("name", [0, 1])
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "a", (0.5, 1)], ids=str)
-@pytest.mark.parametrize(("make", "interval"), [(Preserve, "[0"), (Decay, "(0"), (Sapo, "(0"), (Vespo, "(0")])
-def test_numbers_of_gates_are_positive_and_finite(make, interval, value, name):
-    numbers = [1, 1]
-    numbers[name] = value
+@pytest.mark.parametrize(("make", "interval"), [(Decay, "(0"), (Sapo, "(0"), (Vespo, "(0"), (Preserve, "[0")])
+def test_numbers_of_gates_are_positive_and_finite(make, interval, value, place):
+    """Those of `Preserve` may be 0."""
     if (make, value) == (Preserve, 0):
-        assert make(*numbers).to_config()
-        return
+        value = -0.5
     message = f"of {make.__name__} must be a number in {interval}, inf), got {value!r}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        make(*numbers)
+        make(*((value, 1), (1, value))[place])
 
 
 @pytest.mark.parametrize("region", [Band("kl", 0.05), Clip(0.2, 0.28), Bare()], ids=str)
 def test_a_bare_region_is_the_papers_objective_with_it(region):
-    torch.manual_seed(0)
-    old = torch.rand(5, 7).log()
-    logps = (old + torch.randn(5, 7)).clamp(max=0).requires_grad_()
-    rest, results = (old, torch.randn(5), torch.rand(5, 7) < 0.8), []
-    for value in (region, Objective(region)):
-        loss, metrics = policy_loss(logps, *rest, value)
-        results.append((loss, torch.autograd.grad(loss, logps)[0], *metrics.totals.values()))
-    assert all(map(torch.equal, *results))
+    data = ragged(dtype=torch.float32)
+    (*one, numbers), (*other, same) = (step(data, value) for value in (region, Objective(region)))
+    assert all(map(torch.equal, (*one, *numbers.totals.values()), (*other, *same.totals.values())))
     assert Objective().trust_region == Band("kl", 0.05)
 
 

@@ -93,9 +93,3 @@ def test_different_advantages_under_one_ratio_are_refused(ratio):
     with pytest.raises(ValueError, match=r"losses\.unpack"):
         later.compute()
     policy_loss(new, old, advantages.where(mask.bool(), torch.nan), torch.tensor([[1, 1, 1, 0, 0, 0]]), objective)
-
-
-def test_a_flat_row_alone_is_said_to_be_packed():
-    row = torch.full((6,), -1.0)
-    with pytest.raises(ValueError, match=r"logps must be \(B, T\), got \(6,\); bandpo.losses.unpack lays out"):
-        policy_loss(row, row, torch.ones(6), torch.ones(6), "grpo")

@@ -1,10 +1,9 @@
 """What becomes of a token outside its interval: every application and ratio against the textbook, by autograd in
 float64."""
 
+import dataclasses
 import itertools
 import math
-import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -17,17 +16,15 @@ from regions import (
     RATIOS,
     REGIONS,
     SAPO,
-    WAYS,
     name_of,
-    region_for,
 )
+from textbook import F64, loss_and_gradient, ppo, ragged
+from textbook import textbook as mean_of
 from torch import Tensor
 
-from bandpo import Band, Bounds, BySign, Capped, Clip, Context, Objective, policy_loss
+from bandpo import Band, Bounds, Clip, Context, Objective, policy_loss
 from bandpo.losses import Decay, Sapo, Vespo, kl_penalty, surrogate
-from bandpo.trust_regions import Relaxed
 
-F64 = torch.float64
 PAIRS = [(a, b) for a in APPLICATIONS for b in APPLICATIONS]
 TAKE_DUAL_CLIP = ["clip", "mask", PRESERVE, DECAY]
 # Under these a token outside has a gradient, however far it is; under the smooth ones it is nowhere r A.
@@ -44,7 +41,7 @@ def textbook(kind, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_
     tamed = torch.where((a < 0) & (r > dual_clip), dual_clip, r)
     self_ratio = torch.exp(log_pi - log_pi.detach())  # r / sg(r)
     if kind == "clip":
-        least = torch.where(r * a <= clipped * a, r * a, clipped * a)
+        least = ppo(r, a, low, high)
         return torch.where((a < 0) & (least < dual_clip * a), dual_clip * a, least)
     if kind == "mask":
         drop = (above & (a > 0)) | (below & (a < 0))
@@ -53,10 +50,9 @@ def textbook(kind, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_
         return torch.where(above | below, 0.0, r * a)
     if kind == "weight":
         return clipped.detach() * a * log_pi
-    if kind == "quadratic":
+    if kind == "quadratic":  # where r is pinned to 1 it is PPO's
         e = torch.where(r > 1, high - 1, 1 - low)
-        least = torch.where(r * a <= clipped * a, r * a, clipped * a)  # where r is pinned to 1
-        return torch.where(e < 1e-6, least, r * a - a.abs() / (2 * e.clamp(min=1e-6)) * (r - 1) ** 2)
+        return torch.where(e < 1e-6, ppo(r, a, low, high), r * a - a.abs() / (2 * e.clamp(min=1e-6)) * (r - 1) ** 2)
     if isinstance(kind, Sapo):
         tau = torch.where(a > 0, kind.tau_positive * torch.ones_like(r), kind.tau_negative)
         return 4 / tau * torch.sigmoid(tau * (r - 1)) * a
@@ -72,36 +68,6 @@ def textbook(kind, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, dual_
     return torch.where((above & (a > 0)) | (below & (a < 0)), kept, tamed * a)
 
 
-def both(pair, log_pi: Tensor, old: Tensor, a: Tensor, bounds: Bounds, **options) -> Tensor:
-    positive, negative = (textbook(kind, log_pi, old, a, bounds, **options) for kind in pair)
-    return torch.where(a >= 0, positive, negative)
-
-
-def batch(dtype: torch.dtype = F64, seed: int = 0, rows: int = 6, columns: int = 9) -> dict[str, Tensor]:
-    """Arguments by name: ragged, one response empty, most tokens outside a usual interval."""
-    torch.manual_seed(seed)
-    old = torch.rand(rows, columns, dtype=F64).log().to(dtype)
-    logps = (old + torch.randn(rows, columns)).clamp(max=-1e-3).to(dtype)
-    lengths = torch.randint(1, columns + 1, (rows,))
-    lengths[1] = 0
-    return {
-        "logps": logps.requires_grad_(),
-        "old_logps": old,
-        "advantages": torch.randn(rows, dtype=F64).to(dtype),
-        "response_mask": torch.arange(columns) < lengths[:, None],
-    }
-
-
-def context_of(data: dict[str, Tensor], entropies: Tensor) -> Context:
-    return Context(data["response_mask"], data["advantages"].double()[:, None], {"entropies": entropies})
-
-
-def loss_and_gradient(data: dict[str, Any], region, *, normalizer=None, **fields) -> tuple[Tensor, Tensor]:
-    """Of the objective with these fields."""
-    loss, _ = policy_loss(**data, objective=Objective(region, **fields), normalizer=normalizer)
-    return loss.detach(), torch.autograd.grad(loss.sum(), data["logps"])[0]
-
-
 # ---- the contract of every application with every region
 
 
@@ -115,12 +81,14 @@ def loss_and_gradient(data: dict[str, Any], region, *, normalizer=None, **fields
 )
 @pytest.mark.filterwarnings("ignore:.*half precision rounds them")
 def test_every_region_and_application_is_its_textbook(region, kind, dtype):
-    data, entropies = batch(dtype), torch.full((6, 9), 0.5, dtype=dtype)
-    got = loss_and_gradient(data | {"extra": {"entropies": entropies}}, region, surrogate=kind, aggregation="none")
+    data, entropies = ragged(6, 9, dtype=dtype), torch.full((6, 9), 0.5, dtype=dtype)
+    objective = Objective(region, surrogate=kind, aggregation="none")
+    got = loss_and_gradient(data, objective, extra={"entropies": entropies})
     log_pi = data["logps"].detach().double().requires_grad_()
     old, a, mask = data["old_logps"].double(), data["advantages"].double()[:, None], data["response_mask"]
     # Half precision is float32 from the start: so are its bounds.
-    bounds = region.bounds(data["old_logps"].to(torch.promote_types(dtype, torch.float32)), context_of(data, entropies))
+    context = Context(mask, a, {"entropies": entropies})
+    bounds = region.bounds(data["old_logps"].to(torch.promote_types(dtype, torch.float32)), context)
     bounds = Bounds(bounds.log_low.double(), bounds.log_high.double())
     expected = -torch.where(mask, textbook(kind, log_pi, old, a, bounds), 0.0)
     (gradient,) = torch.autograd.grad(expected.sum(), log_pi)
@@ -142,25 +110,25 @@ def test_every_region_and_application_is_its_textbook(region, kind, dtype):
 @pytest.mark.parametrize("dual_clip", [None, 1.5])
 def test_pairs_and_dual_clip_are_their_textbook(pair, dual_clip):
     """Each sign its own application; and a pair of one is that one."""
-    data, region = batch(seed=1), NO_CLIP if pair == (SAPO, SAPO) else Band("kl", 0.05)
-    options = {"surrogate": pair, "dual_clip": dual_clip}
+    data, region = ragged(6, 9, seed=1), NO_CLIP if pair == (SAPO, SAPO) else Band("kl", 0.05)
+    options = {"dual_clip": dual_clip, "aggregation": "none"}
     if dual_clip is not None and pair[1] not in TAKE_DUAL_CLIP:
         with pytest.raises(ValueError, match=r"dual_clip must be None for surrogate = .*, which bounds r where A < 0"):
-            loss_and_gradient(data, region, **options)
+            Objective(region, surrogate=pair, **options)
         return
-    loss, gradient = loss_and_gradient(data, region, aggregation="none", **options)
+    loss, gradient = loss_and_gradient(data, Objective(region, surrogate=pair, **options))
     log_pi, a = data["logps"].detach().requires_grad_(), data["advantages"][:, None]
     bounds = region.bounds(data["old_logps"])
-    expected = both(pair, log_pi, data["old_logps"], a, bounds, dual_clip=dual_clip or math.inf)
-    expected = -torch.where(data["response_mask"], expected, 0.0)
+    positive, negative = (textbook(kind, log_pi, data["old_logps"], a, bounds, dual_clip or math.inf) for kind in pair)
+    expected = -torch.where(data["response_mask"], torch.where(a >= 0, positive, negative), 0.0)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), log_pi)[0], rtol=1e-12, atol=0)
     s = data["logps"].detach() - data["old_logps"]
     if dual_clip:  # it acts somewhere
         assert ((s > math.log(dual_clip)) & (a < 0) & data["response_mask"]).sum() > 2
     if pair[0] == pair[1]:
-        alone = loss_and_gradient(data, region, aggregation="none", **options | {"surrogate": pair[0]})
-        assert all(map(torch.equal, (alone[0], alone[1]), (loss, gradient)))
+        alone = loss_and_gradient(data, Objective(region, surrogate=pair[0], **options))
+        assert all(map(torch.equal, alone, (loss, gradient)))
 
 
 @pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
@@ -221,14 +189,6 @@ def test_a_surrogate_is_never_nan_however_far_a_ratio_is(kind, sign):
     assert kind != "mask_two_sided" or (value[0, :4] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["clip", "mask", "mask_two_sided"])
-def test_a_second_derivative_outside_is_zero(kind):
-    s, bounds = torch.tensor([[0.8]], dtype=F64).requires_grad_(), Clip(0.2, 0.2).bounds(torch.zeros(1, 1))
-    value = surrogate(s * s, torch.ones(1, dtype=F64), bounds, surrogate=kind)
-    (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
-    assert (first.item(), torch.autograd.grad(first.sum(), s)[0].item()) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
 def test_a_second_derivative_at_a_probability_of_zero_is_finite(kind):
     logps = torch.tensor([[-1.0, -torch.inf]], requires_grad=True)
@@ -242,20 +202,19 @@ def test_a_second_derivative_at_a_probability_of_zero_is_finite(kind):
         assert second.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_functional_transforms_give_what_autograd_gives():
-    data, options = batch(seed=3), {"objective": Band("kl", 0.05), "normalizer": 1.0}
+    data, options = ragged(6, 9, seed=3), {"objective": Band("kl", 0.05), "normalizer": 1.0}
     rest = {name: x for name, x in data.items() if name != "logps"}
 
     def loss(logps, old_logps, advantages, response_mask):
         return policy_loss(logps, old_logps, advantages, response_mask, **options)[0]
 
-    expected = loss_and_gradient(data, Band("kl", 0.05), normalizer=1.0)[1]
+    expected = loss_and_gradient(data, **options)[1]
     gradient = torch.func.grad(loss)(data["logps"].detach(), **rest)
     assert torch.equal(gradient, expected)
     rows = [data["logps"].detach()[:, None], *(x[:, None] for x in rest.values())]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own about speed
-        each = torch.func.vmap(torch.func.grad(loss))(*rows)
+    each = torch.func.vmap(torch.func.grad(loss))(*rows)
     assert torch.equal(each[:, 0], expected)
 
 
@@ -270,24 +229,27 @@ SECOND = 1.1 / math.cosh(0.035) ** 2 * (1 - 0.7 * 1.1 * math.tanh(0.035))
 
 
 @pytest.mark.parametrize(
-    ("kind", "slope", "expected"),
+    ("kind", "ratio", "slope", "expected"),
     [
-        ("weight", 1.1, 0.0),
-        ("mask", 1.1, 1.1),
-        ("clip", 1.1, 1.1),
-        (PRESERVE, 1.1, 1.1),
-        (DECAY, 1.1, 1.1),
-        ("quadratic", 1.1 * 0.5, 1.1 * 0.5 - 1.1**2 / 0.2),
-        (SAPO, 1.1 / math.cosh(0.035) ** 2, SECOND),
-        (("quadratic", "clip"), 1.1 * 0.5, 1.1 * 0.5 - 1.1**2 / 0.2),
-        (("clip", "quadratic"), 1.1, 1.1),
-        (("weight", SAPO), 1.1, 0.0),
+        ("weight", 1.1, 1.1, 0.0),
+        ("mask", 1.1, 1.1, 1.1),
+        ("clip", 1.1, 1.1, 1.1),
+        ("mask", 1.3, 0.0, 0.0),  # outside
+        ("clip", 1.3, 0.0, 0.0),
+        ("mask_two_sided", 1.3, 0.0, 0.0),
+        (PRESERVE, 1.1, 1.1, 1.1),
+        (DECAY, 1.1, 1.1, 1.1),
+        ("quadratic", 1.1, 1.1 * 0.5, 1.1 * 0.5 - 1.1**2 / 0.2),
+        (SAPO, 1.1, 1.1 / math.cosh(0.035) ** 2, SECOND),
+        (("quadratic", "clip"), 1.1, 1.1 * 0.5, 1.1 * 0.5 - 1.1**2 / 0.2),
+        (("clip", "quadratic"), 1.1, 1.1, 1.1),
+        (("weight", SAPO), 1.1, 1.1, 0.0),
     ],
     ids=str,
 )
-def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(kind, slope, expected):
-    s, bounds = torch.full((1, 1), math.log(1.1), dtype=F64).requires_grad_(), Clip(0.2, 0.2).bounds(-torch.ones(1, 1))
-    value = surrogate(s, torch.ones(1, dtype=F64), bounds, surrogate=kind)
+def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(kind, ratio, slope, expected):
+    s = torch.full((1, 1), math.log(ratio), dtype=F64).requires_grad_()
+    value = surrogate(s, torch.ones(1, dtype=F64), Clip(0.2, 0.2).bounds(-torch.ones(1, 1)), surrogate=kind)
     (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
     second = torch.autograd.grad(first.sum(), s) if kind != "weight" else [torch.zeros(1)]
     assert first.requires_grad == (kind != "weight")  # whose gradient is constant
@@ -296,41 +258,19 @@ def test_second_derivatives_of_weight_are_none_and_of_the_rest_the_exponentials(
 
 @pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
 def test_rollout_weights_multiply_every_application_and_no_penalty(kind):
-    data, weights, ref_logps = batch(), 3 * torch.rand(6, 9, dtype=F64), torch.rand(6, 9, dtype=F64).log()
-    of = {"region": NO_CLIP if kind == SAPO else Band(), "surrogate": kind}
-    plain = loss_and_gradient(data, **of, aggregation="none")
-    with_both = data | {"rollout_is_weights": weights, "ref_logps": ref_logps}
-    loss, gradient = loss_and_gradient(with_both, **of, beta=0.3, aggregation="none")
-    penalty = 0.3 * kl_penalty(data["logps"], ref_logps)
-    (slope,) = torch.autograd.grad(penalty[data["response_mask"]].sum(), data["logps"])
-    penalty = (penalty * data["response_mask"]).detach()
-    wanted = plain[0] * weights + penalty, plain[1] * weights + slope
+    data, weights, ref_logps = ragged(6, 9), 3 * torch.rand(6, 9, dtype=F64), torch.rand(6, 9, dtype=F64).log()
+    objective = Objective(NO_CLIP if kind == SAPO else Band(), surrogate=kind, aggregation="none")
+    plain, both = loss_and_gradient(data, objective), {"rollout_is_weights": weights, "ref_logps": ref_logps}
+    loss, gradient = loss_and_gradient(data | both, dataclasses.replace(objective, beta=0.3))
+    penalty = 0.3 * kl_penalty(data["logps"], ref_logps) * data["response_mask"]
+    (slope,) = torch.autograd.grad(penalty.sum(), data["logps"])
+    wanted = plain[0] * weights + penalty.detach(), plain[1] * weights + slope
     torch.testing.assert_close((loss, gradient), wanted, rtol=1e-12, atol=1e-15)
-    total, _ = loss_and_gradient(with_both, **of, beta=0.3, aggregation="token-mean")
+    total, _ = loss_and_gradient(data | both, dataclasses.replace(objective, beta=0.3, aggregation="token-mean"))
     torch.testing.assert_close(total, loss.sum() / data["response_mask"].sum(), rtol=1e-12, atol=0)
 
 
-# ---- padding, infinities, NaN, compilation
-
-
-LOGPS = [-math.inf, -1e30, -1e4, -500.0, -80.0, -1.0, -1e-8, 0.0, 1e-7, 1e-6]
-
-
-@pytest.mark.parametrize(("kind", "ratio"), WAYS, ids=str)
-@pytest.mark.parametrize("shape", [(100, 1), (10, 10), (1, 100)])
-def test_value_and_gradient_are_finite_for_every_log_probability(kind, ratio, shape):
-    """Tokens one by one, and in responses that mix all of them."""
-    pairs = torch.tensor(list(itertools.product(LOGPS, LOGPS)))
-    logps, old = pairs[:, 0].reshape(shape).clone().requires_grad_(), pairs[:, 1].reshape(shape)
-    regions = (NO_CLIP, region_for(ratio), Clip(), Clip(0, 0))[: 1 if kind == SAPO else 4]
-    for sign, region in itertools.product((1.0, -1.0), regions):
-        advantages, mask = torch.full(shape[:1], 3 * sign), torch.ones(shape)
-        objective = Objective(region, surrogate=kind, ratio=ratio)
-        loss, metrics = policy_loss(logps, old, advantages, mask, objective, metrics="all")
-        (gradient,) = torch.autograd.grad(loss, logps)
-        assert loss.isfinite()
-        assert gradient.isfinite().all()
-        assert all(math.isfinite(metrics.compute()[name]) for name in ("kl_old/k1", "kl_old/k3", "log_ratio/min"))
+# ---- padding, infinities, NaN
 
 
 @pytest.mark.parametrize(
@@ -354,70 +294,17 @@ def test_a_log_ratio_beyond_its_limit_counts_as_the_limit_and_has_no_gradient_bu
     )
 
 
-COMPILED = [*WAYS, (("weight", "clip"), "token")]
-
-
-@pytest.mark.filterwarnings("ignore")  # the compiler warns of its own parts while it is imported
-@pytest.mark.parametrize(("kind", "ratio"), COMPILED, ids=str)
-@pytest.mark.slow
-def test_one_graph_with_the_numbers_of_eager_mode(kind, ratio):
-    from torch._dynamo.testing import CompileCounterWithBackend  # loads the compiler
-
-    data = batch(torch.float32)
-    regions = [region_for(ratio, kind)]
-    if kind != SAPO:  # a second one, in turns: bounds are computed alike under every application
-        others = [BySign(Clip(0, 0), Clip(1, 0))]
-        if ratio != "sequence-mean":
-            others += [Relaxed(Band("kl", 0.05), Clip()), Capped(BySign(Band("tv", 0.1), Clip()), 3.0)]
-        regions.append(others[(COMPILED.index((kind, ratio)) + RATIOS.index(ratio)) % len(others)])
-    for region in regions:
-        torch._dynamo.reset()
-        counter = CompileCounterWithBackend("eager")
-
-        def function(*arguments, region=region):
-            return policy_loss(*arguments, Objective(region, surrogate=kind, ratio=ratio))
-
-        expected, metrics = function(*data.values())
-        loss, measured = torch.compile(function, backend=counter, fullgraph=True)(*data.values())
-        assert counter.frame_count == 1
-        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-        gradients = [torch.autograd.grad(x, data["logps"])[0] for x in (loss, expected)]
-        torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-12)
-        assert measured.compute() == pytest.approx(metrics.compute(), rel=1e-6, nan_ok=True)
-    torch._dynamo.reset()
-
-
-# ---- bounds by the sign of the advantage: rules that are one line
-
-
-def maximised(data: dict[str, Tensor], per_token) -> tuple[Tensor, Tensor]:
-    """Value and gradient of minus the mean over responses of the mean over tokens of per_token(log_pi, old, a)."""
-    log_pi = data["logps"].detach().requires_grad_()
-    total, responses = torch.zeros((), dtype=F64), 0
-    for i, row in enumerate(data["response_mask"]):
-        if row.any():
-            terms = per_token(log_pi[i][row], data["old_logps"][i][row], data["advantages"][i])
-            total, responses = total + terms.mean(), responses + 1
-    loss = -total / responses
-    return loss.detach(), torch.autograd.grad(loss, log_pi)[0]
-
-
-def same(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
-
-
 # ---- the ratio of a response
 
 
 @pytest.mark.parametrize("kind", APPLICATIONS, ids=str)
 def test_gspo_is_the_geometric_mean_of_the_ratios(kind):
-    def gspo(log_pi, old, a):
+    def gspo(log_pi, old, sampler, a):
         return textbook(kind, log_pi.mean(), old.mean(), a, Clip(0.2, 0.28).bounds(old.mean()))
 
-    data, region = batch(seed=9), NO_CLIP if kind == SAPO else Clip(0.2, 0.28)
-    got = loss_and_gradient(data, region, ratio="sequence-mean", surrogate=kind)
-    same(got, maximised(data, gspo))
+    data, region = ragged(6, 9, seed=12), NO_CLIP if kind == SAPO else Clip(0.2, 0.28)
+    got = loss_and_gradient(data, Objective(region, ratio="sequence-mean", surrogate=kind))
+    torch.testing.assert_close(got, mean_of(gspo, data, data["old_logps"]), rtol=1e-12, atol=1e-15)
     assert (got[1][data["response_mask"]] == 0).any() != (kind in [*KEEP, *SMOOTH])
 
 
@@ -425,7 +312,7 @@ def test_gspo_is_the_geometric_mean_of_the_ratios(kind):
 @pytest.mark.parametrize("ratio", RATIOS[1:])
 def test_every_term_of_a_response_sends_its_gradient_to_all_its_tokens(aggregation, ratio):
     """The gradient is that of the formula, by finite differences."""
-    data = {n: x.detach() for n, x in batch(seed=10, rows=3, columns=4).items()}
+    data = {n: x.detach() for n, x in ragged(3, 4, seed=10).items()}
 
     def loss(logps, ratio=ratio):
         objective = Objective(Clip(0.3, 0.3), ratio=ratio, aggregation=aggregation)
@@ -438,14 +325,14 @@ def test_every_term_of_a_response_sends_its_gradient_to_all_its_tokens(aggregati
 def test_gmpo_is_the_geometric_mean_of_the_clipped_ratios(region):
     """Clip log r where A drives it out, then average: prod(...)^(1/T) A. Each token has its bounds: a band is fine."""
 
-    def gmpo(log_pi, old, a):
+    def gmpo(log_pi, old, sampler, a):
         s, bounds = log_pi - old, region.bounds(old)
         s = torch.minimum(s, bounds.log_high) if a > 0 else torch.maximum(s, bounds.log_low)
         return s.mean().exp() * a
 
-    data = batch(seed=11)
-    got = loss_and_gradient(data, region, ratio="mean-of-clipped")
-    same(got, maximised(data, gmpo))
+    data = ragged(6, 9, seed=11)
+    got = loss_and_gradient(data, Objective(region, ratio="mean-of-clipped"))
+    torch.testing.assert_close(got, mean_of(gmpo, data, data["old_logps"]), rtol=1e-12, atol=1e-15)
     assert (got[1][data["response_mask"]] == 0).sum() > 3
 
 
@@ -455,35 +342,17 @@ def test_gmpo_is_the_geometric_mean_of_the_clipped_ratios(region):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"surrogate": "clamp"},
-            r"surrogate must be one of \['clip', .*, or a pair of them for A >= 0 and A < 0, got 'clamp'",
-        ),
+        ({"surrogate": "clamp"}, "surrogate must be one of .*, got 'clamp'"),
         ({"surrogate": ("clip",)}, r"surrogate must be one of .*, got \('clip',\)"),
         ({"surrogate": ("clip", "clamp")}, r"surrogate must be one of .*, got \('clip', 'clamp'\)"),
         ({"surrogate": None}, "surrogate must be one of .*, got None"),
-        ({"surrogate": "preserve"}, r"surrogate must be one of .*, Preserve\(low, high\) .*, got 'preserve'"),
         ({"surrogate": "weight", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'weight'.*, got 3.0"),
-        ({"surrogate": "quadratic", "dual_clip": 3.0}, "dual_clip must be None for surrogate = 'quadratic'.*, got 3.0"),
-        ({"surrogate": ("clip", SAPO), "dual_clip": 3.0}, r"dual_clip must be None for surrogate = .*Sapo.*, got 3.0"),
-        ({"surrogate": ("clip", "mask_two_sided"), "dual_clip": 3.0}, "dual_clip must be None for surrogate = "),
-        ({"surrogate": "mask", "dual_clip": 0.5}, "dual_clip (of Objective )?must be .*, got 0.5"),
+        ({"surrogate": ("clip", SAPO), "dual_clip": 3.0}, "dual_clip must be None for surrogate = .*Sapo.*, got 3.0"),
+        ({"surrogate": "mask", "dual_clip": 0.5}, "dual_clip must be .*, got 0.5"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_the_function_alone_refuses_options_that_make_no_sense(options, message):
+    """As `Objective` does."""
     old = -torch.ones(2, 3)
-    with pytest.raises(ValueError, match=message):
-        Objective(Clip(), **options)
     with pytest.raises(ValueError, match=message):
         surrogate(old, torch.ones(2, 1), Clip().bounds(old), **options)
-
-
-def test_clips_in_any_combination_take_the_geometric_mean():
-    region = Capped(BySign(Relaxed(Clip(), Clip(0.2, 0.1)), Clip(0.1, 0.1)), 1.5)
-    loss_and_gradient(batch(), region, ratio="sequence-mean")
-
-
-def test_no_token_is_no_error_where_nothing_is_divided():
-    old = -torch.ones(2, 3)
-    loss, _ = policy_loss(old, old, torch.ones(2), torch.zeros(2, 3), Objective(Clip(), aggregation="none"))
-    assert not loss.any()
