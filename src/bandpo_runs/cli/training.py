@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -338,7 +338,9 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = node.pop("base", None)
     if not isinstance(base, str | None):
         raise UserError(f"base of {path} must be the name of a recipe, got {base!r}")
-    return node if base is None else merge(read_recipe(path.parent / base, (*above, path.resolve())), node)
+    return (
+        node if base is None else merge(read_recipe(path.parent / base, (*above, path.resolve())), node)
+    )
 
 
 def _check_trainer(settings: Mapping[str, Any]) -> dict[str, Any]:
