@@ -33,17 +33,13 @@ def recipe(name: str = "paper", words: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         UserError: a choice that does not exist, or what is not a setting.
     """
-    chosen, settings = {"text": "paper"}, list[tuple[str, Any]]()
-    for key, value in map(setting, words):
-        if key in ("llm", "text"):
-            chosen[key] = value
-        elif key != "rule":
-            settings.append((key.lstrip("+"), value))
-    groups = (f"{group}/{chosen[group]}" for group in ("llm", "text") if group in chosen)
-    files = dict.fromkeys(["paper", *groups, name])  # paper once
+    settings = {"text": "paper"} | dict(map(setting, words))
+    choices = (f"{group}/{settings[group]}" for group in ("llm", "text") if group in settings)
+    files = dict.fromkeys(["paper", *choices, name])  # paper once
     node = functools.reduce(merge, (read_recipe(PAPER / f"{file}.yaml") for file in files))
-    for key, value in settings:
-        put(node, key, value)
+    for key, value in settings.items():
+        if key.partition(".")[0] not in ("llm", "rule", "text"):
+            put(node, key.lstrip("+"), value)
     return node
 
 
