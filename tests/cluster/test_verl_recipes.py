@@ -258,4 +258,4 @@ def test_the_doctor_reads_what_verl_composes(tmp_path):
     (tmp_path / "run.yaml").write_text(done.stdout)
     rule, *rest = examine([str(tmp_path / "run.yaml")])
     assert rule.what.startswith('the loss of verl is Objective(Capped(Band("kl", 0.05), 10), dual_clip=10): ')
-    assert any("a batch is spread over 4 optimizer steps" in finding.what for finding in rest)
+    assert any("in 4 optimizer steps" in finding.what for finding in rest)
