@@ -34,9 +34,6 @@ NOT_RUN = {
     "bandpo data prepare paper": "the data are on the hub",
     "bandpo data prepare my.csv": "the file is the reader's",
     "bandpo train recipe.yaml": "the recipe is the reader's",
-    "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml variant": "needs eight GPUs",
-    "bandpo verl recipes/paper/qwen2.5-3b/band-kl.yaml seed": "needs eight GPUs",
-    "bandpo verl recipes/paper/r1": "needs eight GPUs",
     "from bandpo import Band\nfrom bandpo.integrations.trl": "the script is the reader's; README.md has a whole one",
 }
 _OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of docs/reproduce.md, with a toy"
@@ -46,7 +43,6 @@ _AFTER_VERL = """
     bandpo eval checkpoints/; ls paper-smoke; at=checkpoints/
 """
 NOT_RUN |= dict.fromkeys(map(str.strip, re.split("[;\n]", _AFTER_VERL.strip())), _OF_VERL)
-NOT_RUN_WHOLE = {"bandpo verl recipes/paper/smoke.yaml": _OF_VERL}
 
 _SHELL = r"import subprocess; subprocess.run(r'''\1''', shell=True, check=True)"  # what `!` does in a notebook
 
@@ -81,7 +77,7 @@ def commands(block: str) -> list[str]:
 def why_not(text: str) -> str:
     """Why a command or a block is not run; "" if it is."""
     reasons = [why for start, why in NOT_RUN.items() if text.startswith(start)]
-    return NOT_RUN_WHOLE.get(text) or next(iter(reasons), "")
+    return next(iter(reasons), "")
 
 
 def line(kind: str) -> str:

@@ -826,9 +826,9 @@ Defaults here are the paper's text.
 
 | | paper's text | public scripts | here |
 |---|---|---|---|
-| highest ratio of a band | none | 10 | none; `Capped(Band("kl", 0.05), 10)`, or `variant=public` of a recipe |
-| dual clip | none | 10 | none; `dual_clip=10`, or `variant=public` |
-| length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `variant` says |
+| highest ratio of a band | none | 10 | none; `Capped(Band("kl", 0.05), 10)`, or `text=public` of a recipe |
+| dual clip | none | 10 | none; `dual_clip=10`, or `text=public` |
+| length of training | 800 steps (1.5B, 3B), 500 (7B, 8B) | 10 epochs, 1020 steps | as `text` says |
 | clip fraction, tail | no formula | whatever the sign of A, p ≤ 0.2 | the scripts'; `cut/*` goes by the sign |
 | scorer | not named | `math_dapo`, string equality | the same in recipes/paper, elsewhere `math`, by value |
 | "pass@32" | named so | verl's best@32 | [pass@k, and best@32 by that name](../../docs/evaluate.md#what-is-measured) |

@@ -1,22 +1,46 @@
 """Estimate memory, time and disk of a run of the paper's recipes on verl.
 
-    python -m research.plan recipes/paper/qwen2.5-3b/band-kl.yaml
-    python -m research.plan recipes/paper/qwen2.5-3b/band-kl.yaml --seeds 3 plan.gpu=H100 plan.memory=79
+    python -m research.plan llm=qwen2.5-3b
+    python -m research.plan llm=qwen2.5-3b text=public --seeds 3 plan.gpu=H100 plan.memory=79
+    python -m research.plan --config-name smoke
 
-Recipes and settings are those of `bandpo verl`. Neither verl nor a GPU is needed.
+Choices and settings are those of the run's own command. Neither verl nor a GPU is needed.
 """
 
 import argparse
+import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from bandpo.errors import UserError
-from bandpo_runs.config.recipe import leaves
-from bandpo_runs.training.on_verl import Run, load
+from bandpo_runs.config.recipe import leaves, merge, put, read_recipe, setting
 
+PAPER = Path(__file__).parents[1] / "recipes" / "paper"
 _GIB = 2**30
+
+
+def recipe(name: str = "paper", words: Sequence[str] = ()) -> dict[str, Any]:
+    """Read what a run sets, as Hydra composes it: not verl's defaults, and not the rule, which costs nothing.
+
+    Args:
+        name: of the recipe, as after `--config-name`.
+        words: `llm=NAME`, `text=NAME`, and settings.
+
+    Raises:
+        UserError: a choice that does not exist, or what is not a setting.
+    """
+    settings = {"text": "paper"} | dict(map(setting, words))
+    choices = (f"{group}/{settings[group]}" for group in ("llm", "text") if group in settings)
+    files = dict.fromkeys(["paper", *choices, name])  # paper once
+    node = functools.reduce(merge, (read_recipe(PAPER / f"{file}.yaml") for file in files))
+    for key, value in settings.items():
+        if key.partition(".")[0] not in ("llm", "rule", "text"):
+            put(node, key.lstrip("+"), value)
+    return node
 
 
 @dataclass(frozen=True)
@@ -45,8 +69,8 @@ class Plan:
 class _Numbers:
     """Dotted keys of a run whose values must be numbers."""
 
-    def __init__(self, run: Run) -> None:
-        self.values = dict(leaves({**run.settings, "plan": run.numbers}))
+    def __init__(self, run: Mapping[str, Any]) -> None:
+        self.values = dict(leaves(run))
 
     def __getitem__(self, key: str) -> float:
         value = self.values.get(key)
@@ -58,7 +82,7 @@ class _Numbers:
         return default if self.values.get(key) is None else self[key]
 
 
-def plan(run: Run) -> Plan:
+def plan(run: Mapping[str, Any]) -> Plan:
     """Estimate memory and time of a run.
 
     research/pages/plan.md derives the formulas and compares them with the released logs.
@@ -133,19 +157,19 @@ def plan(run: Run) -> Plan:
     )
 
 
-def plan_text(run: Run, repetitions: int = 1) -> str:
+def plan_text(run: Mapping[str, Any], repetitions: int = 1) -> str:
     """Write the estimate for a terminal, with the time of several repetitions."""
     estimate, of = plan(run), _Numbers(run)
     memory, batch, shape = (
         of["plan.memory"],
         of["data.train_batch_size"],
-        run.settings["actor_rollout_ref"],
+        run["actor_rollout_ref"],
     )
     mean = of.get("plan.response_tokens", of["data.max_response_length"])
-    bound = "" if "response_tokens" in run.numbers else " at most: all are taken to be as long as allowed"
+    bound = "" if "response_tokens" in run["plan"] else " at most: all are taken to be as long as allowed"
     lines = [
         f"{shape.get('model', {}).get('path', 'a model')}, {estimate.parameters / 1e9:.2f} billion parameters, on "
-        f"{of.get('trainer.nnodes', 1)} x {of['trainer.n_gpus_per_node']} {run.numbers.get('gpu', 'GPU')}",
+        f"{of.get('trainer.nnodes', 1)} x {of['trainer.n_gpus_per_node']} {run['plan'].get('gpu', 'GPU')}",
         f"{batch * of['actor_rollout_ref.rollout.n']:g} answers a step of {mean:g} tokens{bound}",
         "",
         f"memory of a GPU  GiB, of {memory:g}",
@@ -192,13 +216,12 @@ def plan_text(run: Run, repetitions: int = 1) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the estimate; returns the exit code, 2 for a mistake."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("arguments", nargs="+", metavar="RECIPE|key=value", help="as for `bandpo verl`")
+    parser.add_argument("words", nargs="*", metavar="key=value", help="as for the run: llm=NAME, text=NAME, settings")
+    parser.add_argument("--config-name", default="paper", metavar="NAME", help="the recipe: paper, lora or smoke")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many such runs")
-    given = parser.parse_args(argv)
-    recipes = [text for text in given.arguments if "=" not in text and text.endswith((".yaml", ".yml"))]
-    settings = [text for text in given.arguments if text not in recipes]
+    options = parser.parse_args(argv)
     try:
-        print(plan_text(load(recipes, settings, trust=False), given.seeds))
+        print(plan_text(recipe(options.config_name, options.words), options.seeds))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

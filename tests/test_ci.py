@@ -173,8 +173,9 @@ STAND_INS = {
     "ray": 'echo "$NODE ray $*" >> "$CALLS"; [ "$1 $NODE" != "start node2" ] || [ -e "$CALLS.again" ] || '
     '{ touch "$CALLS.again"; exit 1; }; exec /bin/sleep 5 > /dev/null 2>&1',
     "sleep": "exec /bin/sleep 0.05",
-    "python": 'cat > /dev/null; echo "$NODE python $2 $3" >> "$CALLS"; /bin/sleep 1',
-    "bandpo": 'echo "$NODE bandpo $* at $RAY_ADDRESS" >> "$CALLS"; exit ${BANDPO_EXIT:-0}',
+    "python": '[ "$1" = - ] || { echo "$NODE python $* at $RAY_ADDRESS" >> "$CALLS"; exit ${VERL_EXIT:-0}; }; '
+    'cat > /dev/null; echo "$NODE python $2 $3" >> "$CALLS"; /bin/sleep 1',
+    "bandpo": 'echo "$NODE bandpo $*" >> "$CALLS"',
 }
 
 
@@ -195,9 +196,10 @@ def run_slurm(tmp_path, *arguments, **environment):
 
 @pytest.mark.slow
 def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_path):
-    done, (doctor, *calls, last) = run_slurm(tmp_path, "recipe.yaml", "trainer.save_freq=10")
-    assert (done.returncode, doctor) == (0, "node1 bandpo doctor at "), done.stderr
-    assert last == "node1 bandpo verl recipe.yaml trainer.save_freq=10 trainer.nnodes=3 at 10.0.0.1:6379"
+    done, (doctor, *calls, last) = run_slurm(tmp_path, "--config-name", "paper", "rule=grpo")
+    assert (done.returncode, doctor) == (0, "node1 bandpo doctor"), done.stderr
+    main = "python -m verl.trainer.main_ppo --config-name paper rule=grpo trainer.nnodes=3"
+    assert last == f"node1 {main} at 10.0.0.1:6379"
     worker = "ray start --address=10.0.0.1:6379 --num-gpus=4 --block"
     assert Counter(calls) == {
         "node1 ray start --head --node-ip-address=10.0.0.1 --port=6379 --num-gpus=4 --block": 1,
@@ -209,7 +211,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_waits_and_runs_the_recipe(tmp_
 
 @pytest.mark.slow
 def test_the_slurm_job_fails_with_the_run(tmp_path):
-    assert run_slurm(tmp_path, "recipe.yaml", BANDPO_EXIT="3")[0].returncode == 3
+    assert run_slurm(tmp_path, "rule=grpo", VERL_EXIT="3")[0].returncode == 3
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
@@ -224,7 +226,7 @@ def test_the_manifest_is_a_ray_job_whose_nodes_are_those_of_the_recipe():
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     words = job["spec"]["entrypoint"].split()
-    assert words[:4] == ["env", "RAY_ADDRESS=auto", "bandpo", "verl"]
+    assert words[:5] == ["env", "RAY_ADDRESS=auto", "python", "-m", "verl.trainer.main_ppo"]
     assert f"trainer.nnodes={workers['replicas']}" in words
     (container,) = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == workers["rayStartParams"]["num-gpus"] == "8"

@@ -532,4 +532,4 @@ def test_a_link_to_itself_is_one_line(here, cli, args):
 
 def test_every_command_refuses_an_option_that_is_there_twice():
     leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
-    assert (len(leaves), {type(command) for command in leaves}) == (16, {app.Once})
+    assert (len(leaves), {type(command) for command in leaves}) == (15, {app.Once})

@@ -86,7 +86,7 @@ READERS = {
         ["doctor", "state/trainer_state.json"],
         ["report", "state"],
     ],
-    "verl.yaml": [["doctor", "verl.yaml"], ["verl", "verl.yaml", "--print"]],
+    "verl.yaml": [["doctor", "verl.yaml"]],
     "recipe.yaml": [["train", "recipe.yaml"]],
     "data.jsonl": [["data", "prepare", "data.jsonl", "-o", "made"]],
 }
@@ -200,7 +200,7 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
     for name in ("recipe.yaml", "verl.yaml", "run/config.yaml"):
         Path(name).write_text(text)
         for args in READERS[name]:
-            if not (name == "verl.yaml" and args[0] == "doctor" and message[:9] in ("", "must hold")):
+            if not (name == "verl.yaml" and message[:9] in ("", "must hold")):
                 code = main(args)
                 err = capsys.readouterr().err
                 assert (code, err.count("\n")) == (2, 1), err
@@ -343,7 +343,6 @@ score before
 compare before after
 table before after
 doctor
-verl verl.yaml --print
 """
 
 # The warm start is trained for two steps: what it asks for does not depend on how well it has learned.
@@ -379,8 +378,7 @@ def test_the_watch_sees_what_it_should(tmp_path):
 
 def test_no_command_connects_to_anything(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
-    for name, recipe in (("lab.yaml", "lab/band-kl.yaml"), ("verl.yaml", "paper/qwen2.5-3b/band-kl.yaml")):
-        (tmp_path / name).write_text(f"base: {RECIPES / recipe}\n")
+    (tmp_path / "lab.yaml").write_text(f"base: {RECIPES / 'lab' / 'band-kl.yaml'}\n")
     done = subprocess.run(
         [sys.executable, "-c", RUN, COMMANDS], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
     )

@@ -45,7 +45,6 @@ READING = [
     ["score", "graded"],
     ["compare", "graded", "other"],
     ["table", "graded", "other"],
-    ["verl", "recipe.yaml", "--print"],
 ]
 
 
@@ -70,7 +69,6 @@ def folder(tmp_path_factory):
         "trl.yaml": {"trust_region": RULE, "num_iterations": 2},
         "train.py": f"from trl import GRPOConfig\nGRPOConfig(trust_region={RULE!r}, num_iterations=2)\n",
         "verl.yaml": {"actor_rollout_ref": {"actor": {"policy_loss": loss}}},
-        "recipe.yaml": {"trust_region": RULE},
     }.items():
         write(home / name, content)
     (home / "model").rename(run / "model")
@@ -94,7 +92,6 @@ def test_no_command_that_reads_imports_what_is_named(inside, capsys):
     assert "evilmod" not in sys.modules
     text, name = " ".join("".join(capsys.readouterr()).split()), "the rule evilmod:X is not loaded; --trust"
     assert text.count(f"{name} loads it") == 4  # of the doctor
-    assert "trust_region: evilmod:X is not loaded, and so not checked before the run starts" in text
     assert f"Mine: {name} loads it." in Path("report.html").read_text()
 
 

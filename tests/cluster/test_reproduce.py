@@ -6,18 +6,17 @@ Data are small copies in the hub's form. Ray, verl's trainer, vLLM, the log, the
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 import torch
 import verl_toy
-import yaml
 from published import BEFORE, BEHIND, aime24, aime25, amc23, dapo, math, problem, put
 from scripts import ROOT, load
 from tokenizers.pre_tokenizers import ByteLevel
 
-from bandpo_runs.config import recipe
 from bandpo_runs.evals.folder import read_graded
 
 PAGE = ROOT / "docs" / "reproduce.md"
@@ -26,7 +25,7 @@ TOY = [
     "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32",
     "data.train_batch_size=8", "data.max_prompt_length=144", "data.max_response_length=8",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.optim.lr=1.5e-3",
-    "trainer.experiment_name=smoke", "trainer.total_training_steps=4", "trainer.test_freq=2", "trainer.save_freq=2",
+    "trainer.total_training_steps=4", "trainer.test_freq=2", "trainer.save_freq=2",
 ]  # fmt: skip
 
 
@@ -62,24 +61,13 @@ def model(folder):
     toy.save_pretrained(folder)
 
 
-def overlay():
-    """The recipe on top of the page's: the toy, a machine without GPUs, and four short steps at a high rate."""
-    node = {}
-    for key, value in map(recipe.setting, TOY):
-        if key.startswith("+"):
-            node[key] = value
-        else:
-            recipe.put(node, key, value)
-    return node
-
-
 def added(command):
     """What stands behind a command of the page here: the data and the model are not on the hub, and there is no GPU."""
     if command.startswith("bandpo data prepare"):
         return " --from copies"
     if command.startswith("bandpo eval"):
         return " --from copies --backend transformers"
-    return " toy.yaml" if command.startswith("bandpo verl") and "--" not in command else ""
+    return f" {shlex.join(TOY)}" if command.startswith("python -m verl.trainer") else ""
 
 
 def meant(share):
@@ -99,7 +87,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     copies(folder / "copies")
     model(folder / "model")
-    (folder / "toy.yaml").write_text(yaml.safe_dump(overlay()))
     for name in ("recipes", "research"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "bin").mkdir()
@@ -139,7 +126,7 @@ def test_each_command_of_the_ten_minutes_prints_what_the_page_shows(folder):
             with (folder / "printed.txt").open("a") as file:
                 file.write(f"$ {command}\n{done.stdout}")
     # What was evaluated are the trained weights: nearer to the last validation than to that before training.
-    rows = map(json.loads, (folder / "paper-smoke" / "smoke.jsonl").read_text().splitlines())
+    rows = map(json.loads, (folder / "paper-smoke" / "band-kl-seed1.jsonl").read_text().splitlines())
     mean = {r["step"]: [x for name, x in r["data"].items() if name.endswith("acc/mean@4")] for r in rows}
     before, after = (sum(mean[step]) / 3 for step in (0, 4))
     evaluated = sum(graded.score.mean() for graded in read_graded(folder / "runs" / "eval" / "smoke")) / 3

@@ -4,26 +4,23 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import verl_toy
-from hydra import compose, initialize_config_module
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl_toy import composed
 
 from bandpo import DCPO, Band, Capped, Clip, Objective
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.config.recipe import leaves
-from bandpo_runs.training.on_verl import _hydra_text, load
-from research.plan import plan
+from bandpo_runs.training.doctor import examine
+from research.plan import PAPER, plan, recipe
 
-PAPER = Path(__file__).parent.parent.parent / "recipes" / "paper"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 # What the scripts of the public runs set, and what they leave at a default that matters; read off them, not off ours.
@@ -73,7 +70,9 @@ PUBLIC = {
     f"{ROLLOUT}.tensor_model_parallel_size": 1,
     f"{ROLLOUT}.gpu_memory_utilization": 0.8,
     f"{ROLLOUT}.max_num_batched_tokens": 5120,
-    f"{ROLLOUT}.seed": 0,
+    # Of a repetition, beside data.seed.
+    f"{ACTOR}.data_loader_seed": 1,
+    f"{ROLLOUT}.seed": 1000,
     f"{ROLLOUT}.val_kwargs.n": 32,
     f"{ROLLOUT}.val_kwargs.temperature": 1.0,
     f"{ROLLOUT}.val_kwargs.top_p": 1.0,
@@ -106,38 +105,42 @@ RULES = {
     "clip-wide": Clip(0.2, 1.0),
     "weighted-clip": Clip(0.02, 1.0),
 }
-# What the paper's text says, where it differs.
-PAPER_STEPS = {"r1-qwen-1.5b": 800, "qwen2.5-3b": 800, "r1-qwen-7b": 500, "r1-llama-8b": 500}
+# The hub's name, and what the paper's text says where it differs.
+MODELS = {
+    "r1-qwen-1.5b": ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 800),
+    "qwen2.5-3b": ("Qwen/Qwen2.5-3B-Instruct", 800),
+    "r1-qwen-7b": ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 500),
+    "r1-llama-8b": ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 500),
+}
 
 
-def compose_with(run):
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=run.overrides())
-
-
-def resolved(*recipes, settings=()):
-    config = compose_with(load([PAPER / recipe for recipe in recipes], settings))
+def resolved(*words):
+    config = composed("paper", *words)
     # As main_ppo does before it starts Ray.
     validate_config(config, use_reference_policy=True, use_critic=False)
     return config
 
 
+def test_there_is_a_file_for_every_model_and_every_rule():
+    assert {path.stem for path in PAPER.glob("llm/*")} == {*MODELS}
+    assert {path.stem for path in PAPER.glob("rule/*")} == {*RULES}
+
+
 # Every method of one model and every model of one method; the other pairs weekly.
 PAIRS = [
     pytest.param(model, method, marks=[] if model == "qwen2.5-3b" or method == "band-kl" else [pytest.mark.slow])
-    for model in PAPER_STEPS
+    for model in MODELS
     for method in RULES
 ]
 
 
 @pytest.mark.parametrize(("model", "method"), PAIRS)
 def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, method):
-    recipe = f"{model}/{method}.yaml"
-    for variant in ("public", "paper"):
-        config = resolved(recipe, settings=[f"variant={variant}"])
-        expected = dict(PUBLIC)
-        if variant == "paper":
-            expected |= {"trainer.total_training_steps": PAPER_STEPS[model]}
+    name, steps = MODELS[model]
+    for text in ("public", "paper"):
+        config = resolved(f"llm={model}", f"rule={method}", f"text={text}")
+        expected = PUBLIC | {"actor_rollout_ref.model.path": name}
+        expected |= {"trainer.total_training_steps": steps} if text == "paper" else {}
         got = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in expected}
         got[f"{ACTOR}.optim.betas"] = list(got[f"{ACTOR}.optim.betas"])
         assert got == expected
@@ -146,22 +149,24 @@ def test_the_settings_are_those_of_the_public_runs_and_of_the_paper(model, metho
         options = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
         assert type(options) is BandPOLossConfig
         rule = RULES[method]
-        rule = rule.region if variant == "paper" and isinstance(rule, Capped) else rule
-        dual_clip = 10.0 if variant == "public" else None
+        rule = rule.region if text == "paper" and isinstance(rule, Capped) else rule
+        dual_clip = 10.0 if text == "public" else None
         more = {"dual_clip": dual_clip, "positive_weight": 0.85 if method == "weighted-clip" else 1.0}
         assert options.objective == Objective(rule, **more, aggregation="none", max_log_ratio=20.0)
-        name = f"{method}-variant-{variant}"
-        assert config.trainer.validation_data_dir == f"checkpoints/paper-{model}/{name}/validation"
+        # Two runs never share a folder of checkpoints, which verl would go on from.
+        run = f"{method}{'-public' if text == 'public' else ''}-seed1"
+        assert config.trainer.validation_data_dir == f"checkpoints/paper-{model}/{run}/validation"
 
 
 def test_the_models_differ_in_model_and_names_alone():
     def differing(model):
-        configs = [resolved(f"{m}/band-kl.yaml", settings=["variant=public"]) for m in ("qwen2.5-3b", model)]
+        configs = [resolved(f"llm={m}", "rule=band-kl", "text=public") for m in ("qwen2.5-3b", model)]
         first, other = (dict(leaves(OmegaConf.to_container(config, resolve=True))) for config in configs)
+        first, other = ({k: x for k, x in each.items() if k[:5] != "plan."} for each in (first, other))
         assert first.keys() == other.keys()
         return {key for key in first if first[key] != other[key]}
 
-    for model in PAPER_STEPS.keys() - {"qwen2.5-3b"}:
+    for model in MODELS.keys() - {"qwen2.5-3b"}:
         keys = differing(model)
         assert {key for key in keys if not key.endswith(("model.path", ".project_name", "served_model_name"))} == {
             "trainer.default_local_dir",
@@ -170,50 +175,50 @@ def test_the_models_differ_in_model_and_names_alone():
 
 
 def test_a_repetition_has_its_own_value_for_every_seed_that_acts():
-    whole, repeated = (dict(leaves(OmegaConf.to_container(resolved("r1-qwen-7b/grpo.yaml", settings=settings))))
-                       for settings in ([], ["seed=2"]))  # fmt: skip
-    seeds = {key for key in whole if key.endswith("seed")}
-    acting = {"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"}
-    assert {key for key in whole if whole[key] != repeated[key]} == acting | {"trainer.experiment_name"}
+    whole, repeated = (
+        dict(leaves(OmegaConf.to_container(resolved("llm=r1-qwen-7b", "rule=grpo", f"seed={n}"), resolve=True)))
+        for n in (1, 2)
+    )
+    seeds = {key for key in whole if key.endswith(".seed") or key.endswith("_seed")}
+    acting = {"data.seed": 2, f"{ACTOR}.data_loader_seed": 2, f"{ROLLOUT}.seed": 2000}
+    changed = {key: value for key, value in repeated.items() if whole[key] != value}
+    assert {key: value for key, value in changed.items() if isinstance(value, int)} == acting | {"seed": 2}
+    assert changed["trainer.default_local_dir"] == "checkpoints/paper-r1-qwen-7b/grpo-seed2"
     # In GRPO there is no critic and no reward model, and FSDP's acts with full_determinism alone.
     without_effect = {f"{ACTOR}.fsdp_config.seed", "actor_rollout_ref.ref.fsdp_config.seed", "critic.data_loader_seed",
                       "critic.fsdp.seed", "reward.reward_model.rollout.seed"}  # fmt: skip
-    assert seeds - acting == without_effect
+    assert seeds - acting.keys() == without_effect
     assert not any(value for key, value in whole.items() if key.endswith("full_determinism"))
 
 
 def test_one_node_several_nodes_and_one_gpu_are_valid():
-    assert resolved("qwen2.5-3b/band-kl.yaml", settings=["trainer.nnodes=4"]).trainer.nnodes == 4
+    assert resolved("llm=qwen2.5-3b", "rule=band-kl", "trainer.nnodes=4").trainer.nnodes == 4
     # Not by verl's own check, which asks vLLM for its largest rank.
-    config = compose_with(load([PAPER / "r1-qwen-1.5b" / "band-kl.yaml", PAPER / "lora.yaml"]))
+    config = composed("lora", "llm=r1-qwen-1.5b", "rule=band-kl")
     assert omega_conf_to_dataclass(config.actor_rollout_ref.actor).optim.lr == 1e-5
     assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (1, 1)
     assert config.actor_rollout_ref.model.lora_rank == 32
     assert config.actor_rollout_ref.rollout.load_format == "safetensors"
-    assert config.trainer.default_local_dir == "checkpoints/paper-r1-qwen-1.5b/band-kl-lora"
+    assert config.trainer.default_local_dir == "checkpoints/paper-r1-qwen-1.5b/band-kl-lora-seed1"
 
 
-VALUES = [None, True, 8, 1e-6, float("inf"), "plain/path-1.5b_x@y", "8", "null", "true", "", "it's", "a b, c", "{a: b}",
-          "${trainer.default_local_dir}/a-b", "\\", "a\\'b", "C:\\dir\\", "x=1", [1, "a b", None], [], {},
-          {"type": "band", "delta": 0.05, "inner": {"name": "1"}}]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", VALUES)
-def test_values_reach_hydra_as_they_are(value):
-    (override,) = OverridesParser.create().parse_overrides([f"key={_hydra_text(value)}"])
-    parsed = override.value()
-    got = {str(k): v for k, v in parsed.items()} if isinstance(parsed, dict) else parsed
-    assert OmegaConf.to_container(OmegaConf.create({"key": got})) == {"key": value}
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("paper", ["llm=qwen2.5-3b", "text=public"]), ("lora", ["llm=r1-llama-8b"]), ("smoke", ["text=public"])],
+)
+def test_the_estimate_reads_what_verl_gets(name, words):
+    config = composed(name, "rule=grpo", *words)
+    for key, value in leaves(recipe(name, [*words, "rule=grpo"])):
+        if key != "defaults" and "$" not in str(value):
+            assert OmegaConf.select(config, key) == value, key
 
 
 def test_the_parameters_of_an_adapter_are_pefts():
-    few = ["plan.shape.num_hidden_layers=2"]
-    recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
-    full, adapted = (
-        plan(load([recipe], settings)) for settings in (few, [*few, "actor_rollout_ref.model.lora_rank=32"])
-    )
+    few = ["llm=qwen2.5-3b", "plan.shape.num_hidden_layers=2"]
+    run = recipe(words=few)
+    full, adapted = (plan(recipe(words=[*few, *more])) for more in ([], ["actor_rollout_ref.model.lora_rank=32"]))
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**load([recipe], few).numbers["shape"]))
+        model = Qwen2ForCausalLM(Qwen2Config(**run["plan"]["shape"]))
         model = get_peft_model(model, LoraConfig(r=32, target_modules="all-linear"))
     trained = model.get_nb_trainable_parameters()[0]
     assert adapted.parameters == full.parameters
@@ -222,17 +227,35 @@ def test_the_parameters_of_an_adapter_are_pefts():
     assert adapted.checkpoint * 2**30 == pytest.approx(4 * full.parameters + 12 * trained, rel=1e-6)
 
 
-def test_a_run_that_verl_refuses_ends_with_its_exit_code(tmp_path):
-    code = "import sys; from bandpo_runs.cli import main; sys.exit(main())"
-    recipe = PAPER / "qwen2.5-3b" / "band-kl.yaml"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "verl", recipe, "data.train_files=[]", "data.val_files=[]", "anchor=3"],
-        cwd=tmp_path,
+def main_ppo(folder, *words):
+    """Run verl's own command, as docs/reproduce.md has it."""
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", PAPER, "--config-name", "paper"]
+    return subprocess.run(
+        [*command, "llm=qwen2.5-3b", *words],
+        cwd=folder,
         env=os.environ | verl_toy.ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1
-    assert "policy_loss.anchor must be 'old' or 'sampler'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rule=band-kk"], "Could not find 'rule/band-kk'"),
+        (["rule=band-kl", "rule.paper.type=bandd"], "policy_loss.trust_region: no trust region type is called 'bandd'"),
+    ],
+)
+def test_a_wrong_rule_ends_the_run_before_ray(tmp_path, words, message):
+    done = main_ppo(tmp_path, *words)
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert "Ray" not in done.stdout + done.stderr
+
+
+def test_the_doctor_reads_what_verl_composes(tmp_path):
+    done = main_ppo(tmp_path, "rule=band-kl", "text=public", "--cfg", "job", "--resolve")
+    (tmp_path / "run.yaml").write_text(done.stdout)
+    rule, *rest = examine([str(tmp_path / "run.yaml")])
+    assert rule.what.startswith('the loss of verl is Objective(Capped(Band("kl", 0.05), 10), dual_clip=10): ')
+    assert any("in 4 optimizer steps" in finding.what for finding in rest)

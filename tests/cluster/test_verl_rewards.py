@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -11,7 +10,6 @@ import pytest
 import scripts
 import torch
 import verl_toy
-from hydra import compose, initialize_config_module
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.metric_utils import process_validation_metrics
@@ -21,12 +19,9 @@ from verl.utils.reward_score import math_dapo
 from bandpo import rewards
 from bandpo.rewards.grading import grade
 from bandpo_runs.evals.dumps import read_dump
-from bandpo_runs.training.on_verl import load
 
 # Of Ray and verl themselves, when their reward loop is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-BASE = Path(__file__).parent.parent.parent / "recipes" / "paper" / "qwen2.5-3b" / "band-kl.yaml"
 
 # ---- against verl's own
 
@@ -104,8 +99,7 @@ def batch(texts, right, encode=lambda text: list(map(ord, text)), source="aime_2
 
 
 def config(*settings):
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=[*load([BASE]).overrides(), *settings])
+    return verl_toy.composed("paper", "llm=qwen2.5-3b", "rule=band-kl", *settings)
 
 
 def scores(data, *settings):

@@ -39,6 +39,14 @@ OURS = re.findall(rf"^  ({re.escape(LOSS)}\.\S+) \\$", _PAGE, re.MULTILINE)
 BAND, DUAL = re.findall(rf"'(\+{re.escape(LOSS)}\.trust_region=.*)'", _PAGE)
 
 
+def composed(name, *words):
+    """Compose a recipe of recipes/paper, as verl's command does with these words."""
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(Path(__file__).parents[2] / "recipes" / "paper"), version_base=None):
+        return compose(name, overrides=["hydra.searchpath=[pkg://verl.trainer.config]", *words])
+
+
 def region(**node):
     """A trust region on the command line."""
     return f"+{LOSS}.trust_region={{{','.join(f'{key}:{value}' for key, value in node.items())}}}"

@@ -117,7 +117,7 @@ def test_reserved_trainer_keys_exist_and_their_replacements_too():
         ("", "must hold settings by name, got None"),
         ("rounds: [", "r.yaml is not YAML: "),
         ("base: r.yaml", "is its own base"),
-        ("base: 5", "r.yaml must be the name of a recipe or a list of names, got 5"),
+        ("base: 5", "r.yaml must be the name of a recipe, got 5"),
         ("base: gone.yaml", "r.yaml has it as base"),
     ],
 )

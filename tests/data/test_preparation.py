@@ -63,7 +63,7 @@ def paper(make, tmp_path):
 
 
 def test_paper_gives_the_five_files_that_its_recipes_read(paper, tmp_path):
-    base = yaml.safe_load((Path(__file__).parents[2] / "recipes/paper/base.yaml").read_text())["data"]
+    base = yaml.safe_load((Path(__file__).parents[2] / "recipes/paper/paper.yaml").read_text())["data"]
     wanted = [Path(name) for name in [*base["train_files"], *base["val_files"]]]
     assert {path.parent for path in wanted} == {Path("data/paper")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*(path.name for path in wanted), "report.md"}

@@ -63,7 +63,10 @@ def host_settings(
     at_sampler = [get(name, default) == value for name in listed(names)]
     anchor = "sampler" if (any(at_sampler) if value else all(at_sampler)) else "old"
     loss: dict[str, str] = facts.get("loss", {})
-    chosen, node, objective = [get(name) == x for name, x in loss.items()], get("trust_region"), None
+    chosen, objective = [get(name) == x for name, x in loss.items()], None
+    node = get(
+        "policy_loss.trust_region", get("trust_region")
+    )  # verl's recipes have others, to choose from
     imported = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     ours = host in TRAINERS and (all(chosen) if loss else imported)
     write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())

@@ -26,7 +26,7 @@ get_command = functools.cache(_get_command)
 # The commands in the order in which a newcomer needs them.
 HEADINGS = {
     "See what a rule does": ("demo", "lab", "explain", "methods"),
-    "Train": ("train", "verl", "data"),
+    "Train": ("train", "data"),
     "Look at a run": ("watch", "report", "calibrate"),
     "Evaluate": ("eval", "score", "compare", "table"),
     "Set up": ("doctor",),

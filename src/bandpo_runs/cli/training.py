@@ -1,8 +1,7 @@
-"""Train models, and check such runs. The commands are `demo`, `lab`, `train`, `verl` and `doctor`."""
+"""Train models, and check such runs. The commands are `demo`, `lab`, `train` and `doctor`."""
 
 import json
 import os
-import sys
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -218,39 +217,6 @@ def train(
     from .show_training import train_and_show
 
     return train_and_show(recipe, settings, resume or changed_data, ctx.obj, changed_data)
-
-
-@app.command(cls=Once)
-def verl(
-    recipe: Annotated[str, Argument(metavar="RECIPE", help="YAML file with the settings of the run.")],
-    settings: Annotated[
-        list[str] | None, Argument(metavar="RECIPE|key=value", help="Recipes and settings on top.")
-    ] = None,
-    command: Annotated[bool, Option("--print", help="Print the command instead of starting it.")] = False,
-) -> None:
-    """Start a run on verl from a recipe, or show its command.
-
-    A recipe is a YAML file such as recipes/paper/qwen2.5-3b/band-kl.yaml. Later recipes and settings win, such as
-    variant=public trust_region.delta=0.1 data.train_files=[data/a.parquet]. A key that verl's own YAML does not have
-    is written +key=value. seed=1 is a repetition: another order of the data, other samples, a folder of its own.
-    """
-    from bandpo.doctor import own_type
-
-    from ..training.on_verl import load
-
-    overlays = [text for text in settings or [] if "=" not in text and text.endswith((".yaml", ".yml"))]
-    overrides = [text for text in settings or [] if text not in overlays]
-    run = load([recipe, *overlays], overrides, trust=not command)
-    own = own_type(run.loss.get("trust_region"))
-    if command and own is not None:
-        print(
-            f"trust_region: {own} is not loaded, and so not checked before the run starts",
-            file=sys.stderr,
-        )
-    if command:
-        print(run.command())
-    else:
-        run.start()
 
 
 @app.command(cls=Once)

@@ -15,7 +15,6 @@ from bandpo.files import parse_yaml, shortened
 from bandpo.losses.nodes import method_or_objective, objective
 from bandpo.losses.objective import Method, Objective
 from bandpo.notation import label_of_objective, short_node
-from bandpo.numerics import listed
 
 from ..files.reading import read_yaml
 from ..toy import SCENES
@@ -324,7 +323,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a recipe over those that it names as its `base`, one or several."""
+    """Read a recipe over the one that it names as its `base`."""
     if path.resolve() in above:
         raise UserError(f"recipe {path} is its own base")
     if not path.exists():
@@ -336,14 +335,11 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     node = read_yaml(path)
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise UserError(f"recipe {path} must hold settings by name, got {shortened(node)}")
-    written = node.pop("base", [])
-    bases = listed(written)
-    if not all(isinstance(base, str) for base in bases):
-        raise UserError(
-            f"base of {path} must be the name of a recipe or a list of names, got {written!r}"
-        )
-    return functools.reduce(
-        merge, [*(read_recipe(path.parent / base, (*above, path.resolve())) for base in bases), node], {}
+    base = node.pop("base", None)
+    if not isinstance(base, str | None):
+        raise UserError(f"base of {path} must be the name of a recipe, got {base!r}")
+    return (
+        node if base is None else merge(read_recipe(path.parent / base, (*above, path.resolve())), node)
     )
 
 

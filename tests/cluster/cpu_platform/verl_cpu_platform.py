@@ -45,9 +45,8 @@ _MODULE = SimpleNamespace(
     manual_seed_all=torch.manual_seed,
 )
 # What verl calls of a platform, and what it gets.
-_ANSWERS = dict.fromkeys(
-    [*_NOTHING, "set_allocator_settings", "get_device_capability", "profiler_start", "profiler_stop", "cudart"]
-) | {
+_ANSWERS = dict.fromkeys([*_NOTHING, "set_allocator_settings", "profiler_start", "profiler_stop", "cudart"]) | {
+    "get_device_capability": (None, None),
     "is_available": True,
     "is_platform_available": False,  # never detected, only asked for
     "current_device": _CPU,
