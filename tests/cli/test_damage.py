@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import missing
 from disk import write
+from report_runs import write_run
 
 from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
@@ -23,23 +24,13 @@ from bandpo_runs.reports import page
 
 pytestmark = pytest.mark.slow
 
-CLIP = {"type": "clip", "eps_low": 0.2, "eps_high": 0.2}
-
-
-def make_run(folder, **facts):
-    info = {"label": "GRPO", "seed": 0, "scene": "tail", "learning_rate": 5e-6, "rounds": 3, "steps_per_round": 4,
-            "finished": True, "command": "bandpo lab", "versions": {"torch": "2"}, "hardware": "x86", "commit": "abc",
-            "started": "2026-11-21T14:00:00+00:00", "wall_seconds": 8.5}  # fmt: skip
-    rows = [{"step": 4 * i, "round": i, "reward": i / 3, "entropy": 1.0, "clip/fraction": 0.1} for i in (1, 2, 3)]
-    write(folder / "run.json", info | facts)
-    write(folder / "config.yaml", {"seed": 0, "trust_region": CLIP, "trainer": {"beta": 0.0}})
-    write(folder / "metrics.jsonl", rows)
+LOGGED = [{"step": 4 * i, "round": i, "reward": i / 3, "entropy": 1.0, "clip/fraction": 0.1} for i in (1, 2, 3)]
 
 
 def make_evaluation(folder):
     questions = [Question("made", i, f"{i} + 1 =", str(i + 1)) for i in range(4)]
-    facts = {"label": "Made", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact"}
-    facts |= {"versions": {"torch": "2"}, "command": "bandpo eval m", "started": "now"}
+    facts = {"label": "Made", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact",
+             "versions": {"torch": "2"}, "command": "bandpo eval m", "started": "now"}  # fmt: skip
     with Evaluation(folder, facts, Sampling(n=2, max_tokens=8), questions) as evaluation:
         for question, sample, seed in evaluation.todo():
             evaluation.add(Sample("made", question.prompt, sample, seed, str(question.prompt + sample), 2, "stop"))
@@ -63,7 +54,7 @@ def here(here, monkeypatch):
     """A working directory with all that commands read, whole."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(page, "svg", lambda *arguments, **options: "<svg></svg>")  # drawing takes seconds
-    make_run(Path("run"))
+    write_run(Path(), rows=LOGGED, config={"trainer": {"beta": 0.0}}).rename("run")
     for name in ("eval", "other"):
         make_evaluation(Path(name))
     for name, content in FILES.items():
@@ -71,10 +62,9 @@ def here(here, monkeypatch):
     return here
 
 
-RESUME = ["train", "scene=tail", "rounds=1", "output=run", "--resume"]
 READERS = {
     "run/run.json": [["report", "run"]],
-    "run/config.yaml": [["report", "run"], RESUME],
+    "run/config.yaml": [["report", "run"], ["train", "scene=tail", "rounds=1", "output=run", "--resume"]],
     "run/metrics.jsonl": [["report", "run"]],
     "eval/eval.json": [["score", "eval"], ["compare", "eval", "other"], ["table", "eval"]],
     "eval/prompts.jsonl": [["score", "eval"], ["compare", "eval", "other"]],
@@ -98,9 +88,7 @@ def check(capsys, args, name, refused=False):
     err = capsys.readouterr().err
     assert code in ((2,) if refused else (0, 1, 2)), (args, err)
     if code == 2:
-        assert err.startswith("error: "), err
-        assert err.count("\n") == 1, err
-        assert len(err) < 1100, err
+        assert (err.startswith("error: "), err.count("\n"), len(err) < 1100) == (True, 1, True), err
     if refused:
         assert Path(name).name in err or Path(name).parent.name in err, err
 
@@ -118,8 +106,7 @@ GARBAGE = {
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("name", READERS)
 def test_garbage_is_one_line(here, capsys, name, garbage):
-    content = GARBAGE[garbage]
-    path = Path(name)
+    content, path = GARBAGE[garbage], Path(name)
     path.write_bytes(path.read_bytes()[:-20] if content is None else content)
     whole = content is None or (name == "data.jsonl" and garbage == "a list")
     for args in READERS[name]:
@@ -131,20 +118,18 @@ def test_garbage_is_one_line(here, capsys, name, garbage):
 def test_what_is_no_file_is_one_line(here, capsys, name, kind):
     path = Path(name)
     path.unlink()
-    make = {"pipe": os.mkfifo, "folder": Path.mkdir, "nothing": lambda path: None}
-    make |= {"device": lambda path: path.symlink_to("/dev/zero")}
+    make = {"pipe": os.mkfifo, "folder": Path.mkdir, "nothing": lambda path: None,
+            "device": lambda path: path.symlink_to("/dev/zero")}  # fmt: skip
     make[kind](path)
     for args in READERS[name]:
         check(capsys, args, name)
 
 
-DEEP: list = []
-for _ in range(500):
-    DEEP = [DEEP]
 VALUES = {
     "missing": ..., "null": None, "text": "<script>alert(1)</script>", "true": True, "a negative number": -1,
     "a fraction": 0.5, "a large number": 10**400, "NaN": float("nan"), "infinity": float("inf"), "a list": [1],
-    "a mapping": {"a": 1}, "deep": DEEP, "NUL": "a\0b", "half a character": "a\ud800b", "much": "x" * 100_000,
+    "a mapping": {"a": 1}, 
+    "deep": json.loads("[" * 500 + "]" * 500), "NUL": "a\0b", "half a character": "a\ud800b", "much": "x" * 100_000,
 }  # fmt: skip
 OBJECTS = [name for name in READERS if name.endswith((".json", ".jsonl"))]
 
@@ -203,9 +188,7 @@ def test_yaml_that_will_not_do_is_one_line(here, capsys, text, message):
             if not (name == "verl.yaml" and message[:9] in ("", "must hold")):
                 code = main(args)
                 err = capsys.readouterr().err
-                assert (code, err.count("\n")) == (2, 1), err
-                if name == "recipe.yaml":
-                    assert message in err
+                assert (code, err.count("\n"), name != "recipe.yaml" or message in err) == (2, 1, True), err
     assert not Path("ran").exists()
 
 
@@ -213,9 +196,8 @@ def test_a_score_needs_all_of_the_questions(here, cli):
     """A missing line gave the score of the others, and said nothing."""
     path = Path("eval/prompts.jsonl")
     *rest, _ = path.read_text().splitlines(keepends=True)
-    another = '{"data":"made","prompt":3,"content":"another","answer":"4"}\n'
-    for lines, command in ((rest, "score"), (rest, "table"), ([*rest, another], "score")):
-        write(path, "".join(lines))
+    for another, command in (("", "score"), ("", "table"), (Question("made", 3, "another", "4"), "score")):
+        write(path, "".join(rest) + (another and f"{json.dumps(another.row())}\n"))
         assert "prompts.jsonl: the questions of 'made' are not those that were asked" in cli.error(command, "eval")
 
 
@@ -257,13 +239,12 @@ def test_an_evaluation_on_a_full_disk_is_one_line_and_loses_nothing(here, cli, m
 )  # fmt: skip
 def test_a_secret_does_not_get_into_the_files_of_a_run(here, cli, setting):
     error = cli.error("train", "scene=tail", "rounds=1", "output=secret", setting)
-    assert missing(error, "looks like a secret", "hf_abc") == ["hf_abc"]
-    assert not Path("secret").exists()
+    assert (missing(error, "looks like a secret", "hf_abc"), Path("secret").exists()) == (["hf_abc"], False)
 
 
 def test_the_report_blanks_a_secret_that_is_in_the_files(here, cli):
-    make_run(Path("more/one"), seed=1, command="bandpo train trainer.hub_token=hf_abc")
-    write("more/one/config.yaml", {"trust_region": CLIP, "trainer": {"hub_token": "hf_abc"}})
+    facts = {"seed": 1, "command": "bandpo train trainer.hub_token=hf_abc"}
+    write_run(Path("more"), rows=LOGGED, config={"trainer": {"hub_token": "hf_abc"}}, **facts)
     cli.out("report", "run", "more")
     assert missing(Path("report.html").read_text(), "trainer.hub_token=***", "hf_abc") == ["hf_abc"]
 
@@ -296,8 +277,6 @@ def test_a_device_is_written_to_and_a_link_stays(here, cli):
 
 
 # ---- no command looks anything up or connects to anything unless a name on the hub, a tracker or a server was
-
-pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -56,8 +56,10 @@ def home(here, monkeypatch):
     return recipe.make(here)
 
 
-DRAW = ["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"]
-DRAW += ["--max-tokens", "4"]
+DRAW = [
+    *["eval", "model", "--data", "rows.jsonl", "-o", "ev", "--no-chat", "--scorer", "exact", "-n", "2"],
+    *["--max-tokens", "4"],
+]
 
 
 def rewards_with_a_signal(completions, completion_ids, **columns):
@@ -81,23 +83,20 @@ def test_a_training_ends_at_the_next_step(home, capsys, name):
     assert main(["train", "r.yaml", "--resume"]) == 0  # the signal is not remembered
 
 
-def test_an_evaluation_in_training_ends_too():
-    signals.came.append(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
-        _Recorder.on_prediction_step(object.__new__(_Recorder), None, None, None)
-
-
-def test_an_evaluation_ends_at_the_next_sample(home, capsys, monkeypatch):
+@pytest.mark.parametrize(("name", "what"), [("SIGTERM", "ended by SIGTERM"), ("SIGINT", "interrupted")])
+def test_an_evaluation_ends_at_the_next_sample_and_goes_on(home, capsys, monkeypatch, name, what):
     add = Evaluation.add
 
     def interrupted(self, sample):
         add(self, sample)
         if len(self.done) == 3:
-            swallow("SIGTERM")
+            swallow(name)
 
-    monkeypatch.setattr(Evaluation, "add", interrupted)
-    assert (main(DRAW), len(json_rows(Path("ev/samples.jsonl")))) == (143, 3)
-    assert "3 of 24 samples are kept in ev; the same command goes on" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluation, "add", interrupted)
+        assert (main(DRAW), len(json_rows(Path("ev/samples.jsonl")))) == (CODES[name], 3)
+    assert capsys.readouterr().err == f"{what}; 3 of 24 samples are kept in ev; the same command goes on\n"
+    assert (main(DRAW), "; 3 of them are there" in capsys.readouterr().out) == (0, True)
 
 
 def test_grading_ends_at_the_next_chunk(home, monkeypatch):
@@ -122,17 +121,19 @@ def test_watch_ends_at_the_next_look(tmp_path, monkeypatch, name, code):
 
     monkeypatch.setattr(Watch, "look", interrupted)
     monkeypatch.setattr(show_watch, "_PAUSE", 0)
-    assert main(["watch", str(log), "--every", "0.01"]) == code
-    assert signals.came == []  # a training that is called next does not end by it
+    # A training that is called next does not end by it.
+    assert (main(["watch", str(log), "--every", "0.01"]), signals.came) == (code, [])
 
 
 def test_whatever_has_a_bar_ends_at_the_next_turn_but_not_a_thread_beside_it():
+    """An evaluation in training has none, and ends too."""
     signals.came.append(signal.SIGTERM)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(Progress("turns").update, 1).result()
-    with pytest.raises(KeyboardInterrupt) as ended:
-        Progress("turns").update(1)
-    assert ended.value.args == (signal.SIGTERM,)
+    recorder = object.__new__(_Recorder)
+    for turn in (lambda: Progress("turns").update(1), lambda: recorder.on_prediction_step(None, None, None)):
+        with pytest.raises(KeyboardInterrupt, match=f"^{int(signal.SIGTERM)}$"):
+            turn()
 
 
 @pytest.mark.parametrize("name", CODES)

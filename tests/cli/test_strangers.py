@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import recipe
 from disk import write
-from report_runs import make_rows
+from report_runs import make_rows, write_run
 
 import bandpo
 from bandpo_runs.cli import main
 
 SOURCE = str(Path(bandpo.__file__).parents[1])
 RULE = {"type": "intersect", "first": {"type": "clip"}, "second": {"type": "evilmod:X", "eps": 0.1}}
-LOSS = "actor_rollout_ref.actor.policy_loss"
 # It leaves a mark when it is executed.
 EVIL = "with open({mark!r}, 'a') as file:\n    file.write(__name__ + '\\n')\n"
 CLASS = """
@@ -56,8 +55,7 @@ def folder(tmp_path_factory):
     node = recipe.node(home, run, trust_region=RULE, label="Mine", reward="evilmod:reward", data={"eval_size": 2})
     row = {"step": 1, "response_id": "a", "old_logps": [-1.0, -2.0], "logps": [-1.1, -1.0], "advantage": 0.5}
     facts = {"label": "Mine", "seed": 0, "finished": True, "learning_rate": 5e-3, "rounds": 3, "command": "bandpo"}
-    target = "bandpo.integrations.verl.BandPOLossConfig"
-    loss = {"loss_mode": "bandpo", "_target_": target, "trust_region": RULE}
+    loss = {"loss_mode": "bandpo", "_target_": "bandpo.integrations.verl.BandPOLossConfig", "trust_region": RULE}
     for name, content in {
         **{f"{name}.py": evil for name in SHADOWS},
         "evilmod.py": evil + CLASS,
@@ -96,12 +94,9 @@ def test_no_command_that_reads_imports_what_is_named(inside, capsys):
 
 
 def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_path, cli):
-    for name, eps in (("one", 0.1), ("two", 0.2)):
-        for file in ("run.json", "metrics.jsonl"):
-            write(tmp_path / name / file, (inside / "run" / file).read_bytes())
-        write(tmp_path / name / "config.yaml", {"trust_region": {"type": "evilmod:X", "eps": eps}})
-    assert "label 'Mine' stands for another objective" in cli.error("report", tmp_path)
-    assert not Path("ran").exists()
+    for seed, eps in enumerate((0.1, 0.2)):
+        write_run(tmp_path, "Mine", seed, make_rows([0.1]), {"trust_region": {"type": "evilmod:X", "eps": eps}})
+    assert ("label 'Mine' stands for another" in cli.error("report", tmp_path), Path("ran").exists()) == (True, False)
 
 
 @pytest.mark.parametrize("args", [READING[0], *READING[3:7]], ids=lambda args: args[1].replace("/", "-"))
@@ -134,7 +129,7 @@ def train(home: Path, **trainer) -> list[str]:
     return ["train", "r.yaml"]
 
 
-def test_no_code_of_a_models_folder_runs(model, cli, capsys):
+def test_no_code_of_a_models_folder_runs(model, cli):
     """`beta` lets TRL load the model once more, as the reference."""
     home, allowed = model.parent, {"trust_remote_code": True}
     for settings in (
@@ -143,21 +138,19 @@ def test_no_code_of_a_models_folder_runs(model, cli, capsys):
         {"model_init_kwargs": json.dumps(allowed)},
         {"generation_kwargs": {"custom_generate": str(model), **allowed}},
     ):
-        assert main(train(home, **settings)) == 2
-        assert "error: trainer." in capsys.readouterr().err
-        assert not Path("ran").exists(), settings
+        error = cli.error(*train(home, **settings))
+        assert (error.startswith("error: trainer."), Path("ran").exists()) == (True, False), settings
     cli.out(*train(home))
     cli.out("eval", "model", "--data", "lab", "-n", "1", "--max-tokens", "2", "--limit", "2")
     assert not Path("ran").exists()
 
 
-def test_no_kernel_that_a_models_folder_names_is_loaded(model, capsys):
+def test_no_kernel_that_a_models_folder_names_is_loaded(model, cli):
     config = json.loads((model / "config.json").read_text())
     write(model / "config.json", {**config, "attn_implementation": "evil/kernel"})
     said = "model {!r} cannot be loaded: its config.json has 'evil/kernel' as attn_implementation, a kernel of the "
     for line, name in ((train(model.parent), str(model)), (["eval", "model", "--data", "lab", "-n", "1"], "model")):
-        assert main(line) == 2
-        assert said.format(name) in capsys.readouterr().err
+        assert said.format(name) in cli.error(*line)
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,9 @@ from bandpo_runs.training.on_trl import HELD_OUT
 from bandpo_runs.training.shared_prompts import SharedPrompts
 from bandpo_runs.training.side_by_side import plan
 
-LINE = ["train", "./model", "--data", "rows.jsonl", "--reward", "test_train:share_of_even", "--rounds", "2"]
-LINE += [
-    "data.eval_size=4",
-    "trainer.max_completion_length=5",
-    "trainer.learning_rate=0.01",
+LINE = [
+    *["train", "./model", "--data", "rows.jsonl", "--reward", "test_train:share_of_even", "--rounds", "2"],
+    *["data.eval_size=4", "trainer.max_completion_length=5", "trainer.learning_rate=0.01"],
     "data.template='{prompt} ='",
 ]
 
@@ -49,9 +47,8 @@ def test_a_model_learns_from_a_file(home, cli):
     write(folder / "report.md", "# My report, and no prepared data\n")
     text = cli.out(*LINE)
     evaluations = json_rows(folder / HELD_OUT)
-    assert [(each["step"], len(each["scores"]), len(each["answers"])) for each in evaluations] == [
-        (0, 4, 3), (4, 4, 3), (8, 4, 3)
-    ]  # fmt: skip
+    shapes = [(each["step"], len(each["scores"]), len(each["answers"])) for each in evaluations]
+    assert (shapes, "<svg" in (folder / "report.html").read_text()) == ([(0, 4, 3), (4, 4, 3), (8, 4, 3)], True)
     before, after = (sum(each["scores"].values()) / 4 for each in (evaluations[0], evaluations[-1]))
     question, answer, *_ = evaluations[0]["answers"][0]
     for line in (
@@ -61,9 +58,7 @@ def test_a_model_learns_from_a_file(home, cli):
         f"Curves: {folder / 'report.html'}$", ".*--rule grpo -o runs/model/grpo-seed0", rf"{folder}\n\Z",
     ):  # fmt: skip
         assert re.search(f"^{line}", text, re.MULTILINE), line
-    assert "<svg" in (folder / "report.html").read_text()
-    again = f"{folder} already holds a run, which is finished; choose another output"
-    assert again in cli.error(*LINE)  # nothing is lost
+    assert f"{folder} already holds a run, which is finished; " in cli.error(*LINE)  # nothing is lost
     assert f"{folder} is finished; nothing to resume\n" in cli.out(*LINE, "--resume")
 
 
@@ -75,8 +70,8 @@ def test_a_resumed_run_has_what_was_chosen_before_and_no_half_a_line(home, cli):
     write(folder / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": False})
     write(folder / HELD_OUT, json.dumps(first) + '\n{"step": 4, "sco')
     shutil.rmtree(folder / "checkpoints")  # the evaluation comes before it
-    error = cli.error(*LINE, "--resume", "trainer.steps_per_generation=12")
-    assert "was started with other settings (trainer.steps_per_generation)" in error
+    other = "was started with other settings (trainer.steps_per_generation)"
+    assert other in cli.error(*LINE, "--resume", "trainer.steps_per_generation=12")
     cli.out(*LINE, "--resume")  # not "other settings", as where another program takes memory now
     again, *_, last = json_rows(folder / HELD_OUT)
     assert (again, last["step"]) == (first, 8)
@@ -158,8 +153,7 @@ def test_a_row_of_the_lab_fits_80_columns(tmp_path):
     )
     row = {"round": 999, "reward": 1.0, "lab/work": 1.0, "entropy": 12.345, "clip/fraction": 1.0, "left": 12.34}
     head = show_training._LAB_ROW.format(*show_training._LAB_HEADS)
-    for line in head, show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}):
-        assert len(line) <= 80
+    assert max(len(head), len(show_training._lab_row(job, row | {"clip/tail_high_share": 1.0}))) <= 80
     columns = ["999/1000", "1.000", "1.000", "12.35", "100.00", "-", "12.3"]
     assert show_training._lab_row(job, row).split()[-7:] == columns
 
@@ -197,8 +191,7 @@ def test_a_comparison_ends_with_the_path_of_its_report(tmp_path, monkeypatch, ca
     monkeypatch.setattr(show_training, "console", Console(width=200))
     show_training.compare_and_show("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 2}, 2, False, "bandpo lab")
     out, page = capsys.readouterr().out, tmp_path / "report-tail.html"
-    assert out.endswith(f"\n{page}\n")
-    assert "<svg" in page.read_text()
+    assert (out.endswith(f"\n{page}\n"), "<svg" in page.read_text()) == (True, True)
     assert out.count("                rule seed   round  reward   work  entropy  clip %  tail % left\n") == 1
     assert not missing(
         out, f"2 runs (GRPO 0.2/0.2, Band-KL 0.05; seeds 0), 2 at once, into {tmp_path}.",

@@ -35,11 +35,7 @@ def ours(step, reward=0.5, entropy=0.4, **more):
 
 
 def write(path, rows, age=0.0):
-    return aged(disk.write(path, rows), age)
-
-
-def aged(path, age):
-    os.utime(path, (NOW - age, NOW - age))
+    os.utime(disk.write(path, rows), (NOW - age, NOW - age))
     return path
 
 
@@ -97,8 +93,7 @@ def test_what_is_no_number_is_left_out_of_a_row():
 
 def test_shares_under_verl_are_ratios_of_its_sums(tmp_path):
     """A mean of shares would be (2 % + 10 %) / 2."""
-    log = write(tmp_path / "run.jsonl", [verls(1), verls(2, **{"actor/bandpo/clip/count": 40.0})])
-    (run,) = looked(log)
+    (run,) = looked(write(tmp_path / "run.jsonl", [verls(1), verls(2, **{"actor/bandpo/clip/count": 40.0})]))
     wanted = {"clipped": 10.0, "above": 1.5, "below": 0.5, "tail share": 5.0, "KL": 0.005,
               "reward": 0.25, "entropy": 0.7, "cut": 1.7}  # fmt: skip
     assert {name: PANELS[name].last(run) for name in wanted} == pytest.approx(wanted)
@@ -108,9 +103,8 @@ def test_shares_under_verl_are_ratios_of_its_sums(tmp_path):
 
 def test_a_run_that_was_killed_has_stopped_writing(tmp_path):
     folder = run_of_ours(tmp_path / "run", [ours(1), ours(2)])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 48, "rou')
-    aged(folder / "metrics.jsonl", 0)
+    log = folder / "metrics.jsonl"
+    write(log, log.read_text() + '{"step": 48, "rou')
     watch = Watch([str(folder)], silent=600)
     (run,) = watch.look(NOW + 600)
     assert (run.state, run.now, run.standing) == ("running", "round 2 of 48", "last line 10 min ago")
@@ -126,8 +120,9 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, cli, c
     folder = run_of_ours(tmp_path / "run", rows)
     (run,) = looked(folder)
     (note,) = run.notes
-    lost = "Numbers are not finite: loss in 1 row, first at step 32; `bandpo doctor "
-    assert (run.state, note[: len(lost)]) == ("running", lost)
+    assert (run.state, note.partition(";")[0]) == (
+        "running", "Numbers are not finite: loss in 1 row, first at step 32"
+    )  # fmt: skip
     run_of_ours(folder, rows, **stopped)
     (run,) = looked(folder, now=NOW + 9000)
     assert (run.state, run.notes) == ("stopped", (note, "Why: step 33: weights are not finite"))
@@ -183,9 +178,8 @@ def two(tmp_path):
 
 def test_of_one_run_all_is_shown(two):
     lines = drawn(looked(two[0]), 80).splitlines()
-    begin = ["Band-KL 0.05, seed 0", "round 40 of 48, has stopped writing: last line 50 min ago"]
-    assert [line[: len(text)] for line, text in zip(lines, begin, strict=False)] == begin
-    assert any("▁▁▂▂" in line for line in lines)
+    head = "Band-KL 0.05, seed 0\nround 40 of 48, has stopped writing: last line 50 min ago"
+    assert not missing("\n".join(lines), head, "▁▁▂▂")
     rows = {line[:15].strip(): line[15:26].strip() for line in lines if re.match(r"(  )?[a-zKP]", line)}
     shown = {
         "reward": "0.400", "above": "2.00 %", "below": "1.00 %", "tail share": "40.0 %", "log r max": "1.50",
@@ -218,11 +212,8 @@ def test_where_there_are_no_blocks_a_curve_is_of_plain_signs(monkeypatch):
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_line_of_numbers_is_wider_than_the_terminal(two, width, count):
-    said = drawn(looked(*two[:count]), width)
-    numbers = [
-        line for line in said.splitlines() if re.match(r"(  )?(reward|above|below|entropy|run |Band|<scr)", line)
-    ]
-    assert numbers
+    lines = drawn(looked(*two[:count]), width).splitlines()
+    numbers = [line for line in lines if re.match(r"(  )?(reward|above|below|entropy|run |Band|<scr)", line)]
     assert max(map(len, numbers)) <= width
 
 
@@ -283,23 +274,12 @@ def test_elsewhere_than_on_a_terminal_a_line_is_printed_for_what_is_new(tmp_path
     assert (second[1:3], third[-1], clock.now) == (["round 2 of 48", "reward 0.750"], "finished", NOW + 6)
 
 
-def test_a_signal_ends_it_as_a_signal_and_the_user_without_an_error(tmp_path):
-    folder = run_of_ours(tmp_path / "run", [ours(1)])
-    followed([folder], Clock())
-
-    def end():
-        raise KeyboardInterrupt(15)
-
-    with pytest.raises(KeyboardInterrupt):
-        followed([folder], Clock(end))
-
-
 def test_the_page_loads_itself_again_until_the_end(two, tmp_path, capsys):
     page, pages = tmp_path / "new" / "page.html", []
     followed(two, Clock(lambda: pages.append(page.read_text())), html=page)
     pages.append(page.read_text())
-    assert [text.count('<meta http-equiv="refresh" content="10">') for text in pages] == [1, 0]
-    assert "It is not updated any more." in pages[1]
+    marks = '<meta http-equiv="refresh" content="10">', "It is not updated any more."
+    assert [missing(text, *marks) for text in pages] == [[marks[1]], [marks[0]]]
     for text in pages:
         standing = "round 40 of 48, has stopped writing: last line"
         assert not missing(text, standing, "&lt;script&gt; of a very long name, number, seed 7", "<svg")
@@ -332,24 +312,7 @@ def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):
 
 
 def test_once_and_json(two, cli, tmp_path):
-    words = cli.out("watch", *two, tmp_path / "none", "--once").split()
-    assert {"none", "Band-KL"} <= {*words}  # the others are shown
+    assert not missing(cli.out("watch", *two, tmp_path / "none", "--once"), "none", "Band-KL")  # the others are shown
     (data,) = cli.json("watch", f"mine={two[0]}", "--json")
-    expected = {"label": "mine", "state": "silent", "round": 40, "end": 48, "collapsed": False}
-    assert data | expected == data
+    assert data | {"label": "mine", "state": "silent", "round": 40, "end": 48, "collapsed": False} == data
     assert [data["numbers"][name] for name in ("clip/fraction", "reward")] == pytest.approx([0.03, 0.4])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["none", "--once"], "error: none: nothing to show; no log is at none"),
-        (["trainer_state.json", "--once"], "nothing to show; trainer_state.json: corrupt: one JSON object is expected"),
-        (["none", "--json"], "error: none: nothing to show"),
-        (["none", "--every", "0"], "must be a positive number of seconds"),
-        (["none", "--silent", "x"], "must be a positive number of minutes, got 'x'"),
-    ],
-)
-def test_what_is_wrong_is_told_in_a_line(arguments, words, cli, here):
-    disk.write("trainer_state.json", '{"log_history": [')
-    assert words in cli.error("watch", *arguments)

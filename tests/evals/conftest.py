@@ -6,15 +6,13 @@ import recipe
 from bandpo_runs import toy
 from bandpo_runs.evals.backends.transformers import Transformers
 
-TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
     """The model of the recipe, with a chat template that leaves a message as it is."""
     home = recipe.make(tmp_path_factory.mktemp("home"))
     tokenizer = toy.tokenizer()
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     tokenizer.save_pretrained(home / "model")
     return home
 

@@ -18,8 +18,8 @@ QUESTIONS = [
     Question("b", 0, "3 + 3 =", "6"),
 ]
 SAMPLING = Sampling(n=4, max_tokens=8)
-FACTS = {"label": "Tiny", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact"}
-FACTS |= {"versions": {"torch": "2"}, "command": "bandpo eval it", "started": "now"}
+FACTS = {"label": "Tiny", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact",
+         "versions": {"torch": "2"}, "command": "bandpo eval it", "started": "now"}  # fmt: skip
 
 
 def answer(question, sample, seed):
@@ -81,14 +81,12 @@ def test_cut_off_at_every_byte_it_goes_on_to_the_same_file(folder, monkeypatch):
 def test_a_folder_killed_before_it_says_what_it_is_begins_again(folder, whole):
     write(folder / "samples.jsonl", b"")
     write(folder / "prompts.jsonl", b'{"half')
-    assert draw(folder)
-    assert (folder / "samples.jsonl").read_bytes() == whole
+    assert (draw(folder), (folder / "samples.jsonl").read_bytes()) == (True, whole)
 
 
 def test_what_is_there_is_not_drawn_again(folder):
-    assert not draw(folder, most=5)
-    first = json_rows(folder / "samples.jsonl")
-    assert draw(folder)
+    draw(folder, most=5)
+    first, _ = json_rows(folder / "samples.jsonl"), draw(folder)
     rows = json_rows(folder / "samples.jsonl")
     assert (len(first), rows[:5]) == (5, first)
     asked = {(q.data, q.prompt, i) for q in QUESTIONS for i in range(4)}
@@ -123,8 +121,7 @@ def test_other_settings_are_refused_by_name_and_nothing_is_changed(folder, chang
     draw(folder, most=5)
     before = {path: path.read_bytes() for path in folder.iterdir() if path.name != "eval.json"}
     assert f"other settings ({message})" in refusal(draw, folder, **changes)
-    assert {path: path.read_bytes() for path in before} == before
-    assert draw(folder)
+    assert ({path: path.read_bytes() for path in before}, draw(folder)) == (before, True)
 
 
 def test_another_precision_is_refused(folder):
@@ -144,13 +141,12 @@ def test_a_model_that_was_moved_is_the_same_model_unless_only_its_name_is_known(
 
 def test_more_samples_are_added_to_those_that_are_there(folder, tmp_path):
     draw(folder)
-    first, more = read_samples(folder), replace(SAMPLING, n=6)
+    first, more = json_rows(folder / "samples.jsonl"), replace(SAMPLING, n=6)
     for each in (folder, tmp_path / "at once"):
         draw(each, more)
-    assert json_rows(folder / "samples.jsonl")[:12] == [
-        {k: v for k, v in asdict(sample).items() if v is not None} for sample in first
-    ]
-    assert read_samples(folder) == read_samples(tmp_path / "at once")
+    assert (json_rows(folder / "samples.jsonl")[:12], read_samples(folder)) == (
+        first, read_samples(tmp_path / "at once")
+    )  # fmt: skip
 
 
 def test_one_process_writes_at_a_time(folder):
@@ -176,14 +172,7 @@ def test_a_damaged_file_is_refused_with_the_line(folder, damage, message):
     path = folder / "samples.jsonl"
     content = b"".join(row + b"\n" for row in damage(path.read_bytes().split(b"\n")[:-1]))
     write(path, content)
-    assert message in refusal(draw, folder)
-    assert path.read_bytes() == content
-
-
-def test_samples_of_nobody_knows_what_are_refused(folder):
-    draw(folder)
-    (folder / "eval.json").unlink()
-    assert "holds no evaluation (no eval.json)" in refusal(draw, folder)
+    assert (message in refusal(draw, folder), path.read_bytes()) == (True, content)
 
 
 @pytest.mark.parametrize(
@@ -208,18 +197,15 @@ def test_sampling_that_makes_no_sense_is_refused(changes, message):
 
 def test_every_sample_has_a_seed_of_its_own_that_every_server_takes():
     seeds = [seed_of(0, question, i) for question in QUESTIONS for i in range(10_000)]
-    assert len(set(seeds)) == len(seeds)
-    assert 0 <= min(seeds) <= max(seeds) < 2**31
+    assert (len({*seeds}), 0 <= min(seeds) <= max(seeds) < 2**31) == (len(seeds), True)
     assert seed_of(0, QUESTIONS[0], 2**31 - seeds[0]) == 0  # the count goes round
 
 
 def test_a_seed_depends_on_the_question_and_not_on_its_place():
     moved = replace(QUESTIONS[0], data="z", prompt=9, answer="?")
-    assert seed_of(3, moved, 2) == seed_of(3, QUESTIONS[0], 2)
-    assert seed_of(4, moved, 2) != seed_of(3, moved, 2)
-    # What is in folders must be found again by later versions.
-    assert seed_of(0, QUESTIONS[0], 1) == 1_549_262_483
-    assert QUESTIONS[0].id == "9db80a26c063662e"  # printf '"1 + 1 ="\n' | sha256sum
+    assert seed_of(3, moved, 2) == seed_of(3, QUESTIONS[0], 2) != seed_of(4, moved, 2)
+    # What is in folders must be found again by later versions; printf '"1 + 1 ="\n' | sha256sum
+    assert (seed_of(0, QUESTIONS[0], 1), QUESTIONS[0].id) == (1_549_262_483, "9db80a26c063662e")
 
 
 # ---- reading
@@ -260,15 +246,16 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(folder):
     grades(folder, read_samples(folder)[:7], "math")
     why = refusal(read_graded, folder, "math")
     assert not missing(why, "5 of 12 grades are missing; bandpo score ", " --scorer math")
-    assert "holds no evaluation (no eval.json)" in refusal(read_graded, folder / "none")
+    (folder / "eval.json").unlink()  # samples of nobody knows what
+    for call, place in ((draw, folder), (read_graded, folder), (read_graded, folder / "none")):
+        assert "holds no evaluation (no eval.json)" in refusal(call, place)
 
 
 def test_what_was_written_is_read_back(folder):
     draw(folder)
     rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
-    assert read_samples(folder) == rows
     written = [{k: v for k, v in asdict(row).items() if v is not None} for row in rows]
-    assert written == json_rows(folder / "samples.jsonl")
+    assert (read_samples(folder), json_rows(folder / "samples.jsonl")) == (rows, written)
     facts = read_metadata(folder)
     assert read_questions(folder, facts) == QUESTIONS
     assert facts["data"]["a"] == {"rows": 2, "sha256": fingerprint(QUESTIONS[:2])}

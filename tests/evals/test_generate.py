@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -17,13 +18,12 @@ from serving import CHOICE, Fake, completion
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo_runs import toy
-from bandpo_runs.cli import main
 from bandpo_runs.data.questions import Question
 from bandpo_runs.evals import generate, grades
 from bandpo_runs.evals.backends import server
 from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
-from bandpo_runs.evals.folder import Evaluation, read_graded, read_metadata, read_samples
+from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
 from bandpo_runs.evals.generate import Model, find_model, whole_weights
 from bandpo_runs.evals.samples import Sample
 from bandpo_runs.statistics.estimators import pass_at_k
@@ -43,16 +43,13 @@ def ask(home, here, cli):
 def test_an_evaluation_from_the_command_line(ask, capsys):
     printed = ask("out", "-n", "4", "--label", "Tiny")
     samples = {sample.key: sample for sample in read_samples(Path("out"))}
-    assert not missing(
-        printed, "Tiny on rows (12): 48 samples (4 a prompt) by transformers, into out",
-        f"longest {max(sample.tokens for sample in samples.values())}",
-    )  # fmt: skip
+    longest = max(sample.tokens for sample in samples.values())
+    assert not missing(printed, "Tiny on rows (12): 48 samples (4 a prompt) by transformers", f"longest {longest}")
     assert re.search(r"mean@4 +│ +\d", printed)
     assert (printed.splitlines()[-1], capsys.readouterr().err) == ("out", "")
     facts = read_metadata(Path("out"))
-    assert facts["command"].startswith("bandpo eval ")
-    assert (facts["label"], facts["dtype"], facts["scorer"]) == ("Tiny", "float32", "exact")
-    assert facts["data"]["rows"]["rows"] == 12
+    assert facts | {"label": "Tiny", "dtype": "float32", "scorer": "exact"} == facts
+    assert (facts["command"][:12], facts["data"]["rows"]["rows"]) == ("bandpo eval ", 12)
     (graded,) = read_graded(Path("out"))
     texts = [[samples["rows", p, i].text.strip() for i in range(4)] for p in range(12)]
     assert graded.answers.tolist() == texts
@@ -81,8 +78,10 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_the_same_command_goes_on_where_a_process_was_killed(home, here, cli):
-    command = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"]
-    command += ["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"]
+    command = [
+        *["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"],
+        *["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"],
+    ]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *command, "killed"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
@@ -95,9 +94,8 @@ def test_the_same_command_goes_on_where_a_process_was_killed(home, here, cli):
     assert "not finished: 21 of 48 samples; go on with: bandpo eval " in refusal(read_graded, killed)
     assert "21 of them are there" in cli.out(*command, "killed")
     cli.out(*command, "whole")
-    assert read_samples(killed) == read_samples(whole)
     (one,), (other,) = read_graded(killed), read_graded(whole)
-    assert one.score.tolist() == other.score.tolist()
+    assert (read_samples(killed), one.score.tolist()) == (read_samples(whole), other.score.tolist())
 
 
 @pytest.mark.slow
@@ -126,19 +124,16 @@ def test_secrets_in_an_address_and_what_a_filter_took(ask):
     assert missing(error, "://***@localhost", "p4ssw0rd", "s3cr3t") == ["p4ssw0rd", "s3cr3t"]
 
 
-LONG = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}
-
-
 def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again(ask, home):
     whole = {row["prompt"]: row["answer"] for row in json_rows(home / "rows.jsonl")}
     first, second, *_ = whole
-    up = False
+    too_long, up = {"error": {"code": "context_length_exceeded", "message": "16 tokens"}}, False
 
     def script(body, count):
         if body["prompt"] == first and not up:
             return 200, {"error": {"message": "out of memory"}}
         right = CHOICE | {"text": whole[body["prompt"]]}
-        return (400, LONG) if body["prompt"] == second else (200, completion(choices=[right]))
+        return (400, too_long) if body["prompt"] == second else (200, completion(choices=[right]))
 
     def evaluated():
         """What is printed, how the samples ended, and the prompts that were asked for."""
@@ -149,9 +144,12 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
 
     with Fake(script) as fake:
         out, ends, _ = evaluated()
-        assert re.search(r"mean@2 +│ +83.33 ", out)  # 20 of 24
-        assert re.search(r"error: 2 samples, no answer from the server; the same bandpo eval .*out of memory", out)
-        assert re.search(r"refused: 2 samples, refused by the server. For example: 400 .*16 tokens", out)
+        for line in (
+            r"mean@2 +│ +83.33 ",  # 20 of 24
+            "error: 2 samples, no answer from the server; the same bandpo eval .*out of memory",
+            "refused: 2 samples, refused by the server. For example: 400 .*16 tokens",
+        ):
+            assert re.search(line, out)
         assert ends == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
         out, *others = evaluated()  # as before: they fail again, which is not news
         again = "22 of them are there; 2 that ended in an error are tried again"
@@ -183,13 +181,13 @@ def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(as
 
     with Fake(script) as fake:
         options = ["-n", "1", "--base-url", fake.url]
-        error = ask("out", *options, fails=True)
-        assert "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0" in error
+        sent = "sent with the prompt: temperature=1.0, top_p=1.0, max_tokens=4, seed=0"
+        assert sent in ask("out", *options, fails=True)
         ask("out", *options, "--body", "seed=null,logit_bias={7: 1}")
         assert read_metadata(Path("out"))["body"] == {"seed": None, "logit_bias": {"7": 1}}
         assert fake.asked[-1]["logit_bias"] == {"7": 1}
-        error = ask("out", "-n", "2", "--base-url", fake.url, "--body", "seed=null", fails=True)
-        assert "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now" in error
+        other = "body: {'seed': None, 'logit_bias': {'7': 1}} there, {'seed': None} now"
+        assert other in ask("out", *options, "--body", "seed=null", fails=True)
 
 
 # ---- models
@@ -214,15 +212,11 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
 
 def test_weights_are_told_apart(home, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(home / "model")
-    found = [weights_of(str(home / "model"))]
-    for change in (0, 1e-6):
-        for weight in model.parameters():
-            weight.data += change
-        model.save_pretrained(tmp_path)
-        found.append(weights_of(str(tmp_path)))
-    _, same, other = found
-    assert None not in found
-    assert same != other
+    model.save_pretrained(tmp_path / "same")
+    model.get_input_embeddings().weight.data += 1e-6
+    model.save_pretrained(tmp_path / "other")
+    of_each = [weights_of(str(folder)) for folder in (home / "model", tmp_path / "same", tmp_path / "other")]
+    assert (None in of_each, len({*of_each[1:]})) == (False, 2)
     assert "model 'gone/model' cannot be loaded" in refusal(weights_of, "gone/model")
 
 
@@ -234,22 +228,6 @@ def test_weights_that_are_not_finite_are_an_error_with_the_first_tensor(home, he
     AutoTokenizer.from_pretrained(home / "model").save_pretrained("broken")
     wording = f"model 'broken' cannot be loaded: its weights are not finite (NaN or infinite), first those of {name}\n"
     assert cli.error("eval", "broken", "--data", "lab").endswith(wording)
-
-
-def test_ctrl_c_says_what_is_kept_and_the_same_command_goes_on(home, ask, monkeypatch, capsys):
-    add = Evaluation.add
-
-    def stop(self, sample):
-        if len(self.done) == 5:
-            raise KeyboardInterrupt
-        add(self, sample)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Evaluation, "add", stop)
-        args = ["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "-o", "out", "-n", "4"]
-        assert main([*args, "--scorer", "exact", "--max-tokens", "4"]) == 130
-    assert capsys.readouterr().err == "interrupted; 5 of 48 samples are kept in out; the same command goes on\n"
-    assert "; 5 of them are there" in ask("out", "-n", "4")
 
 
 # ---- mistakes
@@ -275,9 +253,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("args", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_nothing_is_written(home, here, cli, args, message):
-    write("rows.jsonl", (home / "rows.jsonl").read_text())
-    assert message in cli.error("eval", home / "model", *args)
-    assert [path.name for path in here.iterdir()] == ["rows.jsonl"]
+    rows = write("rows.jsonl", (home / "rows.jsonl").read_text())
+    assert (message in cli.error("eval", home / "model", *args), [*here.iterdir()]) == (True, [here / rows])
 
 
 @pytest.mark.parametrize("mistake", ["template", "scorer"])
@@ -305,7 +282,7 @@ def test_scores_as_a_table_and_for_scripts(ask, cli):
     ask("a", "-n", "4")
     ask("b", "-n", "2", "--seed", "3")
     first, second = cli.json("score", "a", "b", "--json")
-    assert (first["source"], first["scorer"], second["source"]) == ("a", "exact", "b")
+    assert [(each["source"], each["scorer"]) for each in (first, second)] == [("a", "exact"), ("b", "exact")]
     (graded,) = read_graded(Path("a"))
     values = [first["results"][0][name]["value"] for name in ("mean@4", "pass@4")]
     assert values == pytest.approx([graded.score.mean(), graded.score.max(1).mean()])
@@ -315,9 +292,6 @@ def test_scores_as_a_table_and_for_scripts(ask, cli):
     shown = re.findall(r"rows, sample \d: .+\n  right: .+; (?:read: .+|unparsed)\n", out)
     assert len(shown) == min(2, int((1 - graded.score).sum()))
     assert "k must be from 1 to the number of samples 2, got 4" in cli.error("score", "a", "b", "-k", "4")
-    cli.out("score", "a", "--scorer", "lab")
-    assert Path("a/grades-lab.jsonl").is_file()
-    assert "gone: no such file or folder; expected a folder of bandpo eval" in cli.error("score", "gone")
 
 
 # ---- what each scorer makes of samples
@@ -345,23 +319,14 @@ def test_each_scorer_says_what_it_read(scorer, text, answer, grade):
 
 
 def test_the_labs_answers_are_graded_as_in_training():
-    generator = torch.Generator().manual_seed(0)
-    tokenizer, rows, texts, finishes = toy.tokenizer(), [], [], []
-    for _ in range(3000):
-        ids = torch.randint(0, toy.END + 1, (toy.MAX_COMPLETION,), generator=generator)
-        ids[torch.rand(len(ids), generator=generator) < 0.3] = toy.ANSWER
-        ids = torch.where(ids < toy.BASE, ids % 3, ids)
-        ids[torch.rand(len(ids), generator=generator) < 0.2] = toy.END
-        ids = ids.tolist()
-        ids = ids[: ids.index(toy.END) + 1] if toy.END in ids else ids
-        rows.append(ids)
-        texts.append(tokenizer.decode(ids, skip_special_tokens=True))
-        finishes.append("stop" if ids[-1] == toy.END else "length")
-    answers = [toy.SYMBOLS[i % 3] for i in range(3000)]
-    expected = toy.reward(texts, rows, answers)
+    draw, tokenizer, expected = random.Random(0), toy.tokenizer(), []
+    for i in range(3000):
+        ids = draw.choices([0, 1, 2, *range(toy.BASE, toy.END + 1), toy.ANSWER], k=toy.MAX_COMPLETION)
+        ids = ids[: [*ids, toy.END].index(toy.END) + 1]
+        text, finish = tokenizer.decode(ids, skip_special_tokens=True), "stop" if ids[-1] == toy.END else "length"
+        expected += toy.reward([text], [ids], [toy.SYMBOLS[i % 3]])
+        assert graded_by("lab", [text], [toy.SYMBOLS[i % 3]], finish=finish)[0][0] == expected[-1]
     assert 10 < sum(expected) < 1000
-    for text, finish, answer, score in zip(texts, finishes, answers, expected, strict=True):
-        assert graded_by("lab", [text], [answer], finish=finish)[0][0] == score
 
 
 OPENED, CUT, PLAIN = ("so it is 4</think>4", "stop"), ("so it is \\boxed{4}", "length"), ("4", "stop")
@@ -414,25 +379,18 @@ def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_
     write(RUN / "latest_checkpointed_iteration.txt", "800")
     line, own = ["eval", f"{RUN}{end}", "--data", "lab"], f"{actor.resolve()}/huggingface"
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor.resolve()} --target_dir {own}"
-    assert f"{actor.resolve()} has its weights in parts. " in (error := cli.error(*line))
-    assert error.endswith(f" this makes a model of them: {command}\n")
+    error = cli.error(*line)
+    assert (f"{actor.resolve()} has its weights in parts. " in error, error.endswith(f": {command}\n")) == (True, True)
     # As that command, or hf_model, leaves it.
     shutil.copytree(home / "model", actor / "huggingface", dirs_exist_ok=True)
     assert find_model(f"{RUN}{end}") == Model(own, "paper/band-800", "paper / band, step 800")
-    out = cli.out(*line, "--limit", "1", "-n", "1", "--backend", "transformers")
-    assert "paper / band, step 800 on lab" in out
+    assert "paper / band, step 800 on lab" in cli.out(*line, "--limit", "1", "-n", "1", "--backend", "transformers")
     assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == own
 
 
-def test_runs_of_one_method_have_one_label(actor):
-    write(actor / "huggingface" / "model.safetensors", b"")
-    result = find_model(f"{RUN.rename(f'{RUN}-seed2')}/global_step_800")
-    assert (result.name, result.label) == ("paper/band-seed2-800", "paper / band, step 800")
-
-
 def test_a_checkpoint_that_is_not_whole_is_refused(actor):
-    actor.with_name("critic").mkdir()
-    (actor / "fsdp_config.json").rename(actor.with_name("critic") / "fsdp_config.json")
+    write(actor.with_name("critic") / "fsdp_config.json", (actor / "fsdp_config.json").read_bytes())
+    (actor / "fsdp_config.json").unlink()
     for end in ("", "/actor", "/critic"):
         place = f"{RUN}/global_step_800{end}"
         assert f"{place} holds no model (config.json), run (run.json) or actor of verl's" in refusal(find_model, place)
@@ -444,7 +402,9 @@ def test_another_model_in_an_actor_is_itself_and_a_copied_actor_has_its_own_name
     (actor / "huggingface" / "model-00001-of-00002.safetensors").touch()
     assert "has its weights in parts" in refusal(find_model, str(actor))  # half a copy
     (actor / "huggingface" / "model.safetensors.index.json").touch()
-    actor.rename("copied")
+    again = find_model(f"{RUN.rename(f'{RUN}-seed2')}/global_step_800")  # runs of one method have one label
+    assert (again.name, again.label) == ("paper/band-seed2-800", "paper / band, step 800")
+    Path(f"{RUN}-seed2/global_step_800/actor").rename("copied")
     assert find_model("copied") == Model(str(Path("copied/huggingface").resolve()), "copied", "copied")
 
 

@@ -1,4 +1,4 @@
-"""Samples from a server, one that works and one that fails."""
+"""Samples from a server: one that works, one that fails, and one that is not to be trusted."""
 
 import contextlib
 import json
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving import CHOICE, USAGE, Fake, chat, completion, drawn, first_tokens, requests
 
+import bandpo
 from bandpo.errors import UserError
+from bandpo.files import LONGEST_LINE, line_of
 from bandpo_runs import toy
 from bandpo_runs.evals.backends.base import Completion, Request
-from bandpo_runs.evals.backends.server import Server, read_reply
+from bandpo_runs.evals.backends.server import LONGEST_REPLY, PER_TOKEN, REPLY, Server, read_reply
 from bandpo_runs.evals.samples import Sampling
 
 PLAIN = {"top_k": None, "min_p": None, "repetition_penalty": None}  # the fields of OpenAI alone
@@ -75,10 +78,9 @@ def test_a_server_and_this_process_draw_from_the_same_distribution(home, engine,
     )
     for way in (remote, engine):
         answers = list(drawn(way, wanted, sampling).values())
-        assert len(answers) == count
+        assert [answer.tokens for answer in answers] == [1] * count
         share = sum(answer.text == best for answer in answers) / count
         assert abs(share - p) < 4.5 * math.sqrt(p * (1 - p) / count)
-        assert all(answer.tokens == 1 for answer in answers)
 
 
 @pytest.mark.slow
@@ -134,8 +136,10 @@ def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, opt
     with Fake(lambda body, count: does) as fake:
         server, keep = Server("m", fake.url, **options), lambda *each: passed.append(each)
         why = refusal(server.generate, requests(50), Sampling(max_tokens=5), keep)
-    assert (passed, "\n" in why, bool(re.search(message, why))) == ([], False, True)
-    assert len(fake.asked) <= 3 * 2  # questions and tries
+    # Three questions are tried, twice each at most.
+    assert (passed, "\n" in why, bool(re.search(message, why)), len(fake.asked) <= 3 * 2) == ([], False, True, True), (
+        why
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,11 +163,9 @@ def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, finish, wordi
     with Fake(lambda body, count: does if body["seed"] == poison else 200) as fake:
         timeout = 2 if does == "endless" else 60
         answers = drawn(Server("m", fake.url, retries=0, timeout=timeout), wanted, Sampling(max_tokens=5))
-    assert len(answers) == len(wanted)
     failed = answers.pop(wanted[13].key)
-    assert (failed.text, failed.finish) == ("", finish)
-    assert wording in failed.error
-    assert {answer.error for answer in answers.values()} == {None}
+    assert (failed.text, failed.finish, wording in failed.error) == ("", finish, True)
+    assert [answer.error for answer in answers.values()] == [None] * (len(wanted) - 1)
 
 
 def test_a_question_that_never_passes_is_not_the_end_of_the_others():
@@ -229,8 +231,8 @@ def test_ctrl_c_ends_all_requests_and_is_what_the_caller_sees():
 
 
 def test_the_body_adds_fields_and_takes_them_away():
+    body = {**PLAIN, "max_tokens": None, "seed": None, "max_completion_tokens": 9}
     with Fake(lambda body, count: (200, completion())) as fake:
-        body = {**PLAIN, "max_tokens": None, "seed": None, "max_completion_tokens": 9}
         drawn(Server("m", fake.url, body=body), requests(1, ["a"]), Sampling())
     assert fake.asked == [{"model": "m", "prompt": "a", "temperature": 1, "top_p": 1, "max_completion_tokens": 9}]
     assert "--body cannot set max_tokens, got 5; --max-tokens does" in refusal(
@@ -267,6 +269,113 @@ def test_an_answer_that_cannot_be_kept_ends_all_requests():
             Server("m", fake.url, concurrency=3).generate(requests(1000), Sampling(), keep)
         assert errors == [None] * 5  # what was cut off is no failure of the server
         assert (fake.answered <= 5, len(fake.asked) < 12) == (True, True)
+
+
+# ---- replies that are not to be trusted: of any size, packed or without an end, and redirects
+
+SOURCE = str(Path(bandpo.__file__).parents[1])
+COUNT = 64  # tokens of an answer here
+MOST = REPLY + PER_TOKEN * COUNT
+GZIP = {"Content-Encoding": "gzip"}
+
+
+def bomb(mebibytes=3000):
+    """A reply in gzip, of 1 KB for each MiB that it becomes."""
+    packer = zlib.compressobj(9, wbits=31)
+    block = b" " * 2**20
+    first = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
+    again = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)  # after a full flush equal data are equal bytes
+    return first + again * (mebibytes - 1)
+
+
+def answer(size):
+    """A reply of so many bytes that holds an answer."""
+    head, tail = b'{"choices": [{"text": "', b'", "finish_reason": "stop"}]}'
+    return head + b"a" * (size - len(head) - len(tail)) + tail
+
+
+HOSTILE = {
+    "bomb": ((200, bomb(), GZIP), f"a reply of more than {MOST:,} bytes; the rest was not read"),
+    "bomb twice packed": (
+        (200, zlib.compress(bomb(), wbits=31), {"Content-Encoding": "gzip, gzip"}),
+        f"a reply of more than {MOST:,} bytes",
+    ),
+    "flood": ("flood 200", f"a reply of more than {MOST:,} bytes"),
+    "flood of an error": ("flood 500", f"a reply of more than {MOST:,} bytes"),
+    "redirect": (
+        (307, b"", {"Location": "http://me:secret@other:1/v1?key=secret"}),
+        "307 a redirect, which is not followed",
+    ),
+    "redirect on one host": ((301, b"moved", {"Location": "/else"}), "301 a redirect, which is not followed"),
+}
+
+
+@pytest.mark.parametrize(("does", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_reply_is_the_outcome_of_its_sample_and_asked_once(does, message):
+    wanted = requests(4)
+    poison = wanted[7].seed
+    with Fake(lambda body, count: does if body["seed"] == poison else 200) as fake:
+        answers = drawn(Server("m", fake.url), wanted, Sampling(max_tokens=COUNT))
+        assert (sum(body["seed"] == poison for body in fake.asked), set(fake.paths)) == (1, {"/v1/completions"})
+    failed = answers.pop(wanted[7].key)
+    assert (failed.text, failed.finish, str(failed.error)[: len(message)]) == ("", "error", message)
+    assert {answer.error for answer in answers.values()} == {None}
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(COUNT, MOST), (10**6, LONGEST_REPLY)])
+@pytest.mark.parametrize("headers", [{}, GZIP], ids=["plain", "gzip"])
+def test_the_bound_is_in_decoded_bytes_and_exact(headers, tokens, most):
+    def reply(size):
+        content = answer(size)
+        return 200, zlib.compress(content, wbits=31) if headers else content, headers
+
+    with Fake(lambda body, count: reply(most if count < 3 else most + 1)) as fake:
+        answers = drawn(Server("m", fake.url, concurrency=1), requests(3, ["a"]), Sampling(max_tokens=tokens))
+        *whole, cut = sorted(str(answer.error) for answer in answers.values())
+    assert (whole, "the rest was not read" in cut) == (["None"] * 2, True)
+
+
+def test_the_longest_answer_can_be_read_again():
+    assert len(line_of({"text": "\N{LATIN SMALL LETTER E WITH ACUTE}" * (LONGEST_REPLY // 2)})) < LONGEST_LINE - 2**20
+
+
+def test_a_redirect_takes_no_question_to_another_host():
+    with Fake(lambda body, count: 200) as other:
+        script = lambda body, count: (307, None, {"Location": f"{other.url}/completions"})  # noqa: E731
+        with Fake(script) as fake, pytest.raises(UserError, match=": 307 "):
+            drawn(Server("m", fake.url), requests(1), Sampling())
+        assert not other.asked
+
+
+# What a process held at most; `ru_maxrss` would be that of the process that started it, too.
+MEASURED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # an error before the machine is full
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module("bandpo", run_name="__main__")
+finally:
+    print(*(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def test_bandpo_eval_stays_below_500_mib_whatever_a_server_sends(tmp_path):
+    """The command itself, on packed replies of 3 GiB and replies without an end, among answers."""
+    (tmp_path / "q.csv").write_text("prompt,answer\n" + "".join(f"question {i},7\n" for i in range(6)))
+    ways = [200, (200, bomb(), GZIP), "flood 200", 200, "flood 500", (200, bomb(), GZIP)]
+    with Fake(lambda body, count: ways[int(body["prompt"].split()[1])]) as fake:
+        command = ["eval", "m", "--data", "q.csv", "-n", "1", "--max-tokens", "8", "--no-chat", "--scorer", "exact"]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, "bandpo", *command, "--base-url", fake.url, "-o", "out"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    kibibytes = int(done.stdout.rpartition("VmHWM:")[2].split()[0])
+    assert kibibytes < 500 * 1024, f"{kibibytes // 1024} MiB"
+    assert (tmp_path / "out" / "samples.jsonl").read_text().count("the rest was not read") == 4
 
 
 # ---- replies

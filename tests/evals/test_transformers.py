@@ -72,8 +72,7 @@ def test_answers_are_drawn_from_the_models_own_probabilities(engine, sampling, c
         seen = words.pop("" if word == "<pad>" else word, 0)
         assert expected[i] > 0 or seen == 0
         chi2 += (seen - expected[i]) ** 2 / expected[i] if expected[i] > 1 else 0
-    assert not words
-    assert chi2 < 60  # 19 degrees of freedom at most: p = 4e-6
+    assert (not words, chi2 < 60) == (True, True)  # 19 degrees of freedom at most: p = 4e-6
 
 
 def test_at_temperature_0_the_answer_is_the_most_probable_one(engine):
@@ -86,16 +85,15 @@ def test_at_temperature_0_the_answer_is_the_most_probable_one(engine):
         while ids.shape[1] < start + 6 and ids[0, -1] != toy.END:
             with torch.no_grad():
                 ids = torch.cat([ids, model(input_ids=ids).logits[:, -1].argmax(-1, keepdim=True)], 1)
-        assert answer.text == tokenizer.decode(ids[0, start:], skip_special_tokens=True)
-        assert answer.tokens == ids.shape[1] - start
+        text = tokenizer.decode(ids[0, start:], skip_special_tokens=True)
+        assert (answer.text, answer.tokens) == (text, ids.shape[1] - start)
 
 
 def test_tokens_count_the_end_and_a_cut_answer_says_so(engine):
     answers = drawn(engine, requests(60), Sampling(max_tokens=4)).values()
     assert {answer.finish for answer in answers} == {"stop", "length"}
     for answer in answers:
-        assert 1 <= answer.tokens <= 4
-        assert answer.finish == "stop" or answer.tokens == 4
+        assert answer.tokens in (range(1, 5) if answer.finish == "stop" else (4,))
         assert len("".join(answer.text.split())) <= answer.tokens - (answer.finish == "stop")
 
 
@@ -122,9 +120,7 @@ def test_token_0_may_end_an_answer(home, tmp_path):
 def test_every_end_token_of_the_model_ends_an_answer(home, tmp_path):
     engine = saved(home, tmp_path, eos_token_id=[toy.END, toy.ANSWER])
     answers = drawn(engine, requests(60), Sampling(max_tokens=6)).values()
-    ended = [answer for answer in answers if answer.text.endswith("A")]
-    assert ended
-    assert all(answer.finish == "stop" for answer in ended)
+    assert {answer.finish for answer in answers if answer.text.endswith("A")} == {"stop"}
     assert not any("A" in answer.text[:-1] for answer in answers)
 
 
@@ -142,12 +138,11 @@ def test_messages_go_through_the_chat_template_and_text_does_not(engine, monkeyp
     [("<think>\n", True), ("[THINK]", True), ("<think>\n\n</think>\n\n", False), ("", False), ("<think>a", False)],
 )
 def test_it_is_known_whether_the_prompt_opens_the_thinking(end, opened):
-    with_end, without = toy.tokenizer(), toy.tokenizer()
-    with_end.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + (
-        "{% if add_generation_prompt %}" + end + "{% endif %}"
-    )
-    text, message = "a b =" + end, [{"role": "user", "content": "a" + end}]
-    found = [opens_thinking([{"role": "user", "content": "a b ="}], with_end)]
-    assert found + [opens_thinking(text, each) for each in (with_end, None)] == [opened] * 3
+    with_end, without, message = toy.tokenizer(), toy.tokenizer(), [{"role": "user", "content": "a b ="}]
+    body = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    with_end.chat_template = f"{body}{{% if add_generation_prompt %}}{end}{{% endif %}}"
+    for content, tokenizer in ((message, with_end), (f"a b ={end}", with_end), (f"a b ={end}", None)):
+        assert opens_thinking(content, tokenizer) == opened
     # Of a server, and where it is refused when it is rendered.
+    message[0]["content"] += end
     assert [opens_thinking(message, each) for each in (None, without)] == [False, False]

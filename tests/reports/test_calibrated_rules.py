@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from commands import refusal
+from commands import missing, refusal
 from regions import Narrowing, Wider
 from scipy.special import erfc
 
@@ -15,7 +15,6 @@ import bandpo
 from bandpo import DCPO, Band, Bounds, BySign, Capped, Clip, Intersect, Region, Union
 from bandpo.band import divergence_at
 from bandpo.control import replace_number
-from bandpo.errors import UserError
 from bandpo.losses.metrics import measure
 from bandpo.trust_regions import RIPO, Relaxed
 from bandpo_runs.reports.calibration import RULES, calibrate, free_number, numbers_of
@@ -53,15 +52,12 @@ OTHERS = (
 )
 
 
-RATES = 0.003, 0.05, 0.4
-
-
 @pytest.mark.parametrize(
     ("region", "rate"),
     [
         pytest.param(region, rate, marks=[] if i % 3 == j else [pytest.mark.slow])
         for i, region in enumerate([*RULES, *OTHERS])
-        for j, rate in enumerate(RATES)
+        for j, rate in enumerate((0.003, 0.05, 0.4))
     ],
     ids=str,
 )
@@ -77,8 +73,8 @@ def test_a_smaller_number_leaves_more_outside(region, rate):
         assert outside(largest).mean() > rate or outside(1e-8).mean() < rate
         return
     assert outside(found.exact * (1 + 1e-9)).sum() <= rate * of.count < outside(found.exact * (1 - 2e-4)).sum()
-    assert found.exact <= found.value < found.exact * 1.01
-    assert found.interval.low <= found.exact <= found.interval.high
+    assert found.interval.low <= found.exact <= min(found.value, found.interval.high)
+    assert found.value < found.exact * 1.01
     now, measured = outside(found.value), found.measured
     assert (measured.rate, measured.high, measured.low, measured.rare) == (
         now.mean(), (now & (of.log_ratio > 0)).mean(), (now & (of.log_ratio < 0)).mean(),
@@ -121,8 +117,8 @@ def test_cut_tokens_are_those_of_the_metrics():
         ratio, old, advantages = (torch.from_numpy(x)[None] for x in (of.log_ratio, of.old, of.advantages))
         everything = torch.ones_like(old, dtype=torch.bool)
         metrics = measure(ratio, region.bounds(old), old, advantages, everything, "all").compute()
-        assert found.rate == metrics["cut/fraction"]
-        assert (found.high, found.low) == (metrics["cut/high_fraction"], metrics["cut/low_fraction"])
+        names = ("cut/fraction", "cut/high_fraction", "cut/low_fraction")
+        assert [found.rate, found.high, found.low] == [metrics[name] for name in names]
     assert result.rules[0].measured.rate == pytest.approx(result.reference.rate, abs=2 / of.count + 0.001)
 
 
@@ -150,14 +146,13 @@ class Tightest(bandpo.Region):
 
 def test_the_number_of_a_rule_in_a_tuple_has_its_place_in_its_name():
     region = Tightest((Band("kl", 0.3), Clip(0.5, 0.7)))
-    assert free_number(region) == ("regions.0.delta",)
     assert numbers_of(region) == ["regions.0.delta", "regions.1.eps_low", "regions.1.eps_high"]
     assert replace_number(region, ["regions.1.eps_high"], 2.0) == Tightest((Band("kl", 0.3), Clip(0.5, 2.0)))
     of = tokens()
     beyond = (~contained(Clip(0.5, 0.7), of)).sum()
     (found,) = calibrate(of, [region], rate=(beyond + 50.5) / of.count).rules
-    assert found.parameter == "regions.0.delta"
-    assert (~contained(replace_number(region, ["regions.0.delta"], found.exact), of)).sum() == beyond + 50
+    outside = ~contained(replace_number(region, ["regions.0.delta"], found.exact), of)
+    assert (found.parameter, outside.sum()) == ("regions.0.delta", beyond + 50)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +185,7 @@ class AroundTheMean(Region):
 
 
 REFUSED = {
-    "no number of that name": (Band(), "eps", r"--parameter: Band-KL 0\.05 has no number 'eps'"),
+    "no number of that name": (Band(), "eps", "--parameter: Band-KL 0.05 has no number 'eps'"),
     "another batch": (
         AroundTheMean(0.1),
         "delta",
@@ -202,15 +197,14 @@ REFUSED = {
         "needs more than old log-probabilities and advantages",
     ),
     "more than p": (Wider(), "eps", "needs entropies"),
-    "narrower": (Narrowing(), "slope", "Narrowing 0.05, slope: from .* narrower for"),
+    "narrower": (Narrowing(), "slope", " narrower for "),
     "no such rule": (RIPO(0.01), "delta,eps_high", "has no number 'eps_high'; it has"),
 }
 
 
 @pytest.mark.parametrize(("region", "parameter", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_has_no_number_is_refused(region, parameter, message):
-    with pytest.raises(UserError, match=message):
-        calibrate(tokens(600, spread=1.5), [region], rate=0.1, parameter=parameter.split(","))
+    assert message in refusal(calibrate, tokens(600, spread=1.5), [region], rate=0.1, parameter=parameter.split(","))
 
 
 def test_no_answer_says_why():
@@ -247,33 +241,14 @@ def test_what_is_sought_by_default_is_not_what_is_matched():
 
 def test_what_does_not_hold_is_said():
     of = tokens()
-    few = calibrate(of, [Band("kl")], rate=0.001)
-    assert few.warnings[0].startswith("Only 6 tokens would be outside their bounds.")
+    assert "Only 6 tokens would be outside their bounds." in calibrate(of, [Band("kl")], rate=0.001).warnings[0]
     assert calibrate(of, [Band("kl")], rate=0.01).warnings == ()
     alone = Tokens(of.old, of.log_ratio, None, np.zeros(of.count, np.int64), {})
     assert calibrate(alone, [Band("kl"), Relaxed(Band(), Clip())], rate=0.01).rules[0].interval is None
     (capped,) = calibrate(of, [Capped(Band("kl"), 1.5)], rate=0.2).rules
     stopped = (of.log_ratio > math.log(1.5)).mean()
-    assert capped.notes[0].startswith(
-        f"{100 * stopped / capped.measured.rate:.3g} % of its tokens outside their bounds are there"
-    )
-    assert capped.notes[0].endswith(
-        "at every region.delta that was tried: by a cap or the other side, or because their ratio is very far from 1."
-    )
+    share = f"{100 * stopped / capped.measured.rate:.3g} % of its tokens outside their bounds are there"
+    assert not missing(capped.notes[0], share, "at every region.delta that was tried: by a cap or ")
     coarse = Tokens(of.old, np.round(of.log_ratio * 5) / 5, None, of.responses, {})
     (found,) = calibrate(coarse, [Clip()], rate=0.1).rules
     assert any("many have the same ratio" in note for note in found.notes)
-
-
-def test_a_batch_that_is_used_once_has_nothing_to_calibrate():
-    still, of = Tokens(np.full(10, -1.0), np.full(10, 1e-8), None, np.arange(10), {}), tokens(spread=0.001)
-    for some, options, why in (
-        (still, {}, "clipping has no effect: every ratio is 1. Each batch gets one optimizer"),
-        (of, {}, "none of 6,000 tokens is outside the bounds of GRPO 0.2/0.2"),
-        (
-            Tokens(of.old, of.log_ratio, None, of.responses, {}),
-            {"cut": True, "rate": 0.1},
-            "where their advantages are",
-        ),
-    ):
-        assert why in refusal(calibrate, some, **options)

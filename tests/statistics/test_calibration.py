@@ -11,11 +11,9 @@ from scipy import stats
 
 from bandpo_runs.statistics.calibration import critical_numbers, number_interval, smallest_number
 
-CRITICAL = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.25, 1.0, 3.0, math.inf]), min_size=1, max_size=30)
-
 
 @settings(max_examples=200, deadline=None)
-@given(CRITICAL, st.floats(0, 30))
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.25, 1.0, 3.0, math.inf]), min_size=1, max_size=30), st.floats(0, 30))
 def test_no_smaller_number_leaves_as_few_outside(critical, most):
     critical = np.array(critical)
     found = smallest_number(critical, most)
@@ -23,8 +21,7 @@ def test_no_smaller_number_leaves_as_few_outside(critical, most):
 
 
 def test_a_count_that_is_rounded_is_the_count():
-    critical = np.arange(1.0, 101)
-    assert smallest_number(critical, 0.29 * 100) == 71  # 0.29 * 100 is 28.999999999999996
+    assert smallest_number(np.arange(1.0, 101), 0.29 * 100) == 71  # 0.29 * 100 is 28.999999999999996
 
 
 def plain(critical, responses, wanted, level):
@@ -109,14 +106,12 @@ def test_asking_finds_what_a_formula_gives(most):
         assert value == math.inf
         return
     assert expected <= value <= (1 + 2e-6) * expected
-    assert ((found > value) == (exact > value)).all()
-    assert ((found == 0) == (exact == 0)).all()
+    assert (((found > value) == (exact > value)) & ((found == 0) == (exact == 0))).all()
     # As far as the interval reaches each is the next of a fine grid.
     exact[:7] = np.inf
     low, high = number_interval(exact, responses, np.full(100, most / 100))
     near = (low <= exact) & (exact <= high)
-    assert (found[near] >= exact[near]).all()
-    assert (found[near] <= 1.06 * exact[near]).all()
+    assert ((exact[near] <= found[near]) & (found[near] <= 1.06 * exact[near])).all()
     assert number_interval(found, responses, np.full(100, most / 100)) == pytest.approx((low, high), rel=0.06)
 
 

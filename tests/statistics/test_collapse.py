@@ -9,8 +9,6 @@ from scripts import load
 from bandpo_runs.statistics import collapse
 from bandpo_runs.statistics.collapse import WINDOW, _break, find_collapse, running_median, trailing_mean
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def benchmark():
@@ -43,8 +41,7 @@ def test_the_break_is_where_two_levels_fit_best():
 def test_half_is_half_of_what_lies_above_the_lowest_reward():
     """Scores of +-1 from -0.8 to -0.2 and back to -0.4 have lost a third, from -0.2 to -0.7 most of it."""
     x = np.arange(300)
-    noise = np.random.default_rng(0).normal(0, 0.01, 300)
-    rising = np.minimum(-0.2, -0.8 + 0.01 * x)
+    noise, rising = np.random.default_rng(0).normal(0, 0.01, 300), np.minimum(-0.2, -0.8 + 0.01 * x)
     assert find_collapse(np.where(x < 150, rising, -0.4) + noise) is None
     assert find_collapse(np.where(x < 150, rising, -0.7) + noise).step == 150
 
@@ -89,16 +86,14 @@ def test_breaks_are_found_where_they_are_and_healthy_logs_give_no_alarm(benchmar
 
 
 def test_a_run_that_never_learned_has_nothing_to_lose():
-    for seed in range(20):
-        assert find_collapse(np.random.default_rng(seed).normal(0.0, 0.02, 800)) is None
-    assert find_collapse(np.zeros(300)) is None
+    runs = [np.zeros(300), np.full(50, np.nan), [], *(np.random.default_rng(x).normal(0, 0.02, 800) for x in range(20))]
+    assert [find_collapse(reward) for reward in runs] == [None] * 23
 
 
 def test_what_is_not_known_is_left_out():
     reward, entropy = like_the_papers()
     reward[::7] = np.nan
     assert abs(find_collapse(reward, entropy, np.arange(800.0)).step - 340) <= 1
-    assert [find_collapse(nothing) for nothing in (np.full(50, np.nan), [])] == [None, None]
 
 
 def test_the_trailing_mean_is_of_the_known_values():
@@ -124,8 +119,7 @@ def test_a_noisy_log_takes_two_medians_however_long_it_is(monkeypatch):
 
     monkeypatch.setattr(collapse, "running_median", counting)
     monkeypatch.setattr(np, "median", None)
-    assert find_collapse(np.random.default_rng(0).random(3000)) is None
-    assert calls == [2999, 2977]
+    assert (find_collapse(np.random.default_rng(0).random(3000)), calls) == (None, [2999, 2977])
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
@@ -134,6 +128,6 @@ def test_a_noisy_log_takes_two_medians_however_long_it_is(monkeypatch):
 def test_the_tables_of_the_page_are_those_of_the_rows(benchmark):
     """If not: `python -m research.measurements.interval_coverage --page`, and `collapse` with `--page`."""
     coverage = load("research/measurements/interval_coverage.py")
-    text = (ROOT / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "research" / "pages" / "evaluation_measured.md").read_text(encoding="utf-8")
     for name, script in (("coverage", coverage), ("collapse", benchmark)):
         assert coverage.page(text, name, script.tables(script.read_rows(script.ROWS))) == text

@@ -40,8 +40,8 @@ def test_prompts_are_sums_of_one_token_a_symbol_and_the_same_for_the_same_seed()
     for row in rows:
         *symbols, equals = tokenizer(row["prompt"])["input_ids"]
         assert (equals, len(symbols), row["answer"]) == (toy.EQUALS, 4, toy.SYMBOLS[sum(symbols) % 16])
-    assert tokenizer("a p A <end> = <pad>")["input_ids"] == [0, 15, toy.ANSWER, toy.END, toy.EQUALS, toy.PAD]
-    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (toy.END, toy.PAD)
+    ids_of = tokenizer("a p A <end> = <pad>")["input_ids"], tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert ids_of == ([0, 15, toy.ANSWER, toy.END, toy.EQUALS, toy.PAD], toy.END, toy.PAD)
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,9 @@ def test_demonstrations_are_right_up_to_slips_in_a_quarter_of_the_steps():
     assert (completions[~works][:, [0, 2]] == torch.tensor([toy.ANSWER, toy.END])).all()
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """The default cache where it can be kept between runs of the tests is not used: a test must not depend on it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("BANDPO_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
-def test_the_tail_scene_shows_its_effect_in_15_rounds(cache, tmp_path):
+def test_the_tail_scene_shows_its_effect_in_15_rounds(monkeypatch, tmp_path):
     """Band learns to work, GRPO not yet; over half of GRPO's early clips are rare tokens, and under 20 % of Band's."""
+    monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))  # a test must not depend on what is in the default one
     jobs, said = plan("tail", ["grpo", "band-kl"], [0], tmp_path, {"rounds": 15}), []
     run_jobs(jobs, workers=2, say=said.append)
     assert said.count("warm start of seed 0: 600 steps, once for all runs") == 1
@@ -117,19 +109,6 @@ def test_a_plan_pairs_methods_by_seed(tmp_path):
         (name, seed, 4e-4, 3) for seed in (0, 2) for name in ("grpo", "clip-0.2-inf")
     ]
     assert len({job.folder for job in jobs if job.folder.is_relative_to(tmp_path)}) == 4
-
-
-@pytest.mark.parametrize(
-    ("methods", "named"),
-    [
-        (["grppo"], "did you mean 'grpo'"),
-        (["grpo", "grpo"], "twice"),
-        (["band-kl", "{type: band, delta: 0.05}"], "twice"),  # the report would refuse it when all is done
-        (["{type: clop}"], "clip"),
-    ],
-)
-def test_a_plan_names_what_is_wrong_with_a_method(tmp_path, methods, named):
-    assert named in refusal(plan, "tail", methods, [0], tmp_path)
 
 
 def test_resuming_a_comparison_with_other_settings_is_refused(tmp_path):
@@ -182,8 +161,7 @@ def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, mon
         with pytest.raises(KeyboardInterrupt):
             toy.warm_start(0.005, 0)
     folder, _ = toy.warm_start(0.005, 0)
-    assert (folder / "model.safetensors").exists()
-    assert [*folder.parent.iterdir()] == [folder]
+    assert ((folder / "model.safetensors").exists(), [*folder.parent.iterdir()]) == (True, [folder])
 
 
 @pytest.mark.parametrize(
@@ -199,8 +177,8 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(quick, monkeypat
     for name, value in names.items():
         monkeypatch.setenv(name, value.format(tmp=tmp_path))
     said = refusal(toy.warm_start, 0.005, 0)
-    assert said.startswith(f"the lab cannot keep its warm start: {place.format(tmp=tmp_path)}")
-    assert (said.endswith("; set BANDPO_CACHE to a folder for it"), quick) == (True, [])
+    place = f"the lab cannot keep its warm start: {place.format(tmp=tmp_path)}"
+    assert (missing(said, place, "; set BANDPO_CACHE to a folder for it"), quick) == ([], [])
 
 
 def test_a_cache_that_can_only_be_read_is_read(quick, monkeypatch):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import recipe
-from commands import refusal
+from commands import missing, refusal
 from disk import contents, write
 from stopped import run, run_until
 
@@ -51,10 +51,8 @@ def test_changed_data_are_refused_and_nothing_is_written(stopped, which):
     assert facts(stopped.folder)["data"] == sums
     before, text = contents(stopped.folder), file.read_text()
     write(file, turned_round(file))
-    why = refusal(resume, stopped.node)
-    assert why.startswith(f"{file} changed since {stopped.folder} was started, ")
-    assert " --changed-data if" in why
-    assert contents(stopped.folder) == before
+    parts = f"{file} changed since {stopped.folder} was started, ", " --changed-data if"
+    assert (missing(refusal(resume, stopped.node), *parts), contents(stopped.folder)) == ([], before)
     write(file, text)
     assert resume(stopped.node) == ["going on after step 8"]
 
@@ -63,8 +61,7 @@ def test_changed_data_may_be_meant_and_are_those_of_the_run_from_then_on(stopped
     write(stopped.rows, turned_round(stopped.rows))
     told = resume(stopped.node, changed_data=True)
     assert told[1:] == [f"{stopped.rows} changed since {stopped.folder} was started; it goes on with what is there now"]
-    sums = facts(stopped.folder)["data"]
-    assert sums[str(stopped.rows)] == hashlib.sha256(stopped.rows.read_bytes()).hexdigest()
+    assert facts(stopped.folder)["data"][str(stopped.rows)] == hashlib.sha256(stopped.rows.read_bytes()).hexdigest()
 
 
 def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path, monkeypatch):
@@ -77,10 +74,9 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
         run = config.build(node)
         return data_rows.checksums(run.data, data_rows.read_rows(run)[0])
 
-    before = sums()
-    assert before == sums()
+    before, again = sums(), sums()
     served[3]["answer"] = "2"
-    assert before.keys() == sums().keys() == {"data.source hub"}
+    assert (before.keys(), before) == ({"data.source hub"}, again)
     write(folder / "run.json", {"label": "a", "seed": 0, "finished": False, "learning_rate": None, "data": before})
     assert refusal(check_same_data, folder, sums(), changed=False).startswith("data.source hub changed since")
     assert sums({"scene": "storm", "output": str(folder)}) == {}
