@@ -120,7 +120,7 @@ def _python(before: str, text: str) -> str:
     out = _run([sys.executable, "-W", "ignore::FutureWarning", "-c", quiet + text], text)
     last = text.splitlines()[-1]
     if "clip/" in last or "high_fraction" in last:
-        # Examples of training end by printing the share of clipped tokens; where no rule acts that is 0.
+        # Examples of training end by printing the share of clipped tokens; where clipping has no effect that is 0.
         check_rate(float(out.split()[-1]))
     elif last.startswith("BandPOTrainer("):
         folder = re.search(r'GRPOConfig\("(.+?)"', text)[1]

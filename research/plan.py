@@ -34,6 +34,11 @@ def recipe(name: str = "paper", words: Sequence[str] = ()) -> dict[str, Any]:
         UserError: a choice that does not exist, or what is not a setting.
     """
     settings = {"text": "paper"} | dict(map(setting, words))
+    unknown = [key for key in settings if "." not in key and key not in ("llm", "rule", "text", "seed", "run")]
+    if unknown:
+        raise UserError(f"{', '.join(unknown)} is no choice: llm, rule, text, seed and run are, or a setting of verl")
+    if not {"llm", name} & {*settings, "smoke"}:
+        raise UserError(f"llm= is missing: one of {', '.join(sorted(path.stem for path in PAPER.glob('llm/*')))}")
     choices = (f"{group}/{settings[group]}" for group in ("llm", "text") if group in settings)
     files = dict.fromkeys(["paper", *choices, name])  # paper once
     node = functools.reduce(merge, (read_recipe(PAPER / f"{file}.yaml") for file in files))

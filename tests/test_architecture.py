@@ -54,6 +54,12 @@ def test_importing_bandpo_loads_torch_and_no_framework():
     assert not {"torch"} & lazy | both & {f"bandpo.{name}" for name in CORE}
 
 
+def test_rewards_and_statistics_load_no_torch():
+    code = "import sys, bandpo.rewards, bandpo_runs.statistics.calibration"
+    code += ", bandpo_runs.statistics.comparison, bandpo_runs.statistics.collapse"
+    assert printed(f"{code}; print('torch' in sys.modules, 'pydantic' in sys.modules)") == ["False False"]
+
+
 def test_one_module_of_the_core_may_be_imported_alone():
     code = "import sys; from bandpo.trust_regions import trust_region; print('bandpo.losses' in sys.modules)"
     code += "; print(trust_region({'type': 'ripo', 'delta': 0.1})); from bandpo import *; print(Band('kl').delta)"

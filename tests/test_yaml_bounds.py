@@ -111,7 +111,7 @@ def test_a_large_file_is_not_read(tmp_path):
 
 
 COMMANDS = {
-    "train r.yaml": FULL, "doctor r.yaml": FULL, "verl r.yaml": FULL, "eval m --data r.yaml": FULL,
+    "train r.yaml": FULL, "doctor r.yaml": FULL, "eval m --data r.yaml": FULL,
     "report run": FULL, "doctor run/config.yaml": FULL, "eval run": FULL, "train run/config.yaml --resume": FULL,
     "train --rule LISTS": "a YAML node such as {type: band, delta: 0.05}",
     "explain LISTS": "a YAML node such as {type: band, delta: 0.05}",

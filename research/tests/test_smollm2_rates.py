@@ -50,8 +50,8 @@ def test_no_clip_chooses_the_rate_and_then_seeds_are_judged_in_turn(add, capsys)
     assert todo(2)[0] == ("no clip", 2 * rate, 100)
     assert todo(2, 0, 2) == shared[0][3:]  # its runs stay its own
     smollm2_rates.report(2)
-    told = capsys.readouterr().out  # t of one degree of freedom, 12.706, times .1
-    assert "5e-06, 2 seeds, pass1: Band-KL 0.05 minus no clip +0.200 ± 1.271\n" in told
+    told = capsys.readouterr().out  # t of one degree of freedom at 1 - .05 / 6, 38.19, times .1
+    assert "5e-06, 2 seeds, pass1: Band-KL 0.05 minus no clip +0.200 ± 3.819\n" in told
     assert "Clip-Higher" not in told
 
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from bandpo.errors import UserError
 
-from .files.reading import read_json
 from .files.writing import cache_folder, locked
 
 BASE, LENGTH = 16, 4
@@ -163,8 +162,8 @@ def warm_start(
     """Train, or find in the cache, the start of a scene.
 
     Where working is right in fewer than 30 % of the attempts, the skill was not acquired: it appears abruptly, at a
-    step that depends on the seed. It is then trained again with 300 steps more, up to 1500. A process that finds
-    another one at the same start waits for it.
+    step that depends on the seed. It is then trained again with 300 steps more, up to 1500. Damaged files are made
+    again. A process that finds another one at the same start waits for it.
 
     Returns:
         The folder with model and tokenizer, and the measured skill; its `steps` are those that it took.
@@ -183,6 +182,9 @@ def warm_start(
         ):
             skill = _cached_skill(folder)
             if skill is None:  # nobody has made it while we waited
+                if folder.exists():
+                    say(f"the warm start in {folder} is damaged; it is made again")
+                    shutil.rmtree(folder)
                 skill = _make(start, folder, say)
     except OSError as error:
         raise UserError(
@@ -193,12 +195,23 @@ def warm_start(
 
 
 def _cached_skill(folder: Path) -> dict[str, float] | None:
-    """Return the skill of the warm start in a folder, which comes there whole."""
-    facts = folder / _FACTS
-    return read_json(facts) if facts.is_file() else None
+    """Return the skill of the warm start in a folder, if that is whole."""
+    try:
+        skill = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        return skill if skill.pop("files") == _hashes(folder) else None
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        return None
 
 
-_FACTS = "skill.json"
+_FACTS = "skill.json"  # the skill, and the hashes of the other files
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != _FACTS
+    }
 
 
 def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
@@ -224,11 +237,11 @@ def _make(start: WarmStart, folder: Path, say: Callable[[str], None]) -> dict[st
 
 
 def save_start(folder: Path, model: Any, skill: dict[str, float]) -> None:
-    """Write the files of a warm start; it counts once its skill is there."""
+    """Write the files of a warm start; it counts once its last one is there."""
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
-    (folder / _FACTS).write_text(json.dumps(skill), encoding="utf-8")
+    (folder / _FACTS).write_text(json.dumps({**skill, "files": _hashes(folder)}), encoding="utf-8")
 
 
 def tokenizer():

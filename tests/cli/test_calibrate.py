@@ -138,6 +138,7 @@ BAD = {  # what a file holds, and why not
     "a number": ([{**GOOD, "logps": -1.0}], "a.jsonl, row 1: 'logps' is -1.0; a list of numbers is expected"),
     "nothing": ([GOOD, {"logps": [1]}], "a.jsonl, row 2: 'old_logps' is None; a list of numbers is expected"),
     "null": ([{**GOOD, "logps": [-1.0, None]}], "row 1: 'logps' is [-1.0, None]; a list of numbers is expected"),
+    "rounding": ([{**GOOD, "logps": [x - 1e-8 for x in GOOD["old_logps"]]}], "every ratio is 1"),
     "lengths": ([GOOD, {**GOOD, "logps": [-1.0]}], "row 2: 'logps' has 1 values, 'old_logps' has 2"),
     "a mask": ([{**GOOD, "mask": 1}], "'mask' is 1; a list of numbers is expected"),
     "NaN": ([GOOD, {**GOOD, "logps": [math.nan, -1]}], "row 2: 'logps' is nan; a number is expected; is it pad"),

@@ -72,7 +72,7 @@ PUBLIC = {
     f"{ROLLOUT}.max_num_batched_tokens": 5120,
     # Of a repetition, beside data.seed.
     f"{ACTOR}.data_loader_seed": 1,
-    f"{ROLLOUT}.seed": 1000,
+    f"{ROLLOUT}.seed": 11000,
     f"{ROLLOUT}.val_kwargs.n": 32,
     f"{ROLLOUT}.val_kwargs.temperature": 1.0,
     f"{ROLLOUT}.val_kwargs.top_p": 1.0,
@@ -180,7 +180,7 @@ def test_a_repetition_has_its_own_value_for_every_seed_that_acts():
         for n in (1, 2)
     )
     seeds = {key for key in whole if key.endswith(".seed") or key.endswith("_seed")}
-    acting = {"data.seed": 2, f"{ACTOR}.data_loader_seed": 2, f"{ROLLOUT}.seed": 2000}
+    acting = {"data.seed": 2, f"{ACTOR}.data_loader_seed": 2, f"{ROLLOUT}.seed": 12000}
     changed = {key: value for key, value in repeated.items() if whole[key] != value}
     assert {key: value for key, value in changed.items() if isinstance(value, int)} == acting | {"seed": 2}
     assert changed["trainer.default_local_dir"] == "checkpoints/paper-r1-qwen-7b/grpo-seed2"

@@ -45,6 +45,7 @@ FORMS = {
     "rows.json": json.dumps(WANTED, indent=2),
     "lines.json": "\n".join(json.dumps(row) for row in WANTED),
     "rows.csv": "level,prompt,answer\na,p0,0\nb,p1,1\n\na,p2,2\nb,p3,3\n",
+    "crlf.csv": "level,prompt,answer\r\na,p0,0\r\nb,p1,1\r\n\r\na,p2,2\r\nb,p3,3\r\n",
     "rows.parquet": WANTED,
 }
 
@@ -58,7 +59,8 @@ def test_every_kind_of_file_gives_the_same_rows(prepared, name):
 def test_text_in_csv_stays_text_and_may_hold_commas_quotes_and_lines(prepared):
     rows, _, _ = prepared('prompt, answer\n"1, 2\n""3""",007\nb,NA\nc,7\nd,1e5\n', "rows.csv")
     assert {row["prompt"]: row["answer"] for row in rows} == {'1, 2\n"3"': "007", "b": "NA", "c": "7", "d": "1e5"}
-    assert refusal(prepared, "prompt,answer\nc,\n", "rows.csv").endswith("rows.csv': 'answer' is missing")
+    for answer in ("", " ", "work ####"):
+        assert refusal(prepared, f"prompt,answer\nc,{answer}\n", "rows.csv").endswith("rows.csv': 'answer' is missing")
 
 
 @pytest.mark.parametrize(

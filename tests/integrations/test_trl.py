@@ -173,6 +173,7 @@ def test_an_evaluation_is_in_no_number_of_the_training(tmp_path, rule):
         history = trainer.state.log_history
         keys = [key for row in history if "eval_reward" in row for key in row]
         assert not [key for key in keys if key.removeprefix("eval_").startswith(ours)]
+        assert bool(keys) == (trainer.args.eval_strategy != "no")
         return [{k: v for k, v in row.items() if k.startswith("bandpo/")} for row in history if "loss" in row]
 
     more = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 16}

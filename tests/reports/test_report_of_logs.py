@@ -245,6 +245,7 @@ def test_a_verdict_says_what_the_runs_show(tmp_path, runs, told):
         write_run(tmp_path, label, seed, rows)
     sentences = verdicts_of(tmp_path)
     assert [line[: len(text)] for line, text in zip(sentences, told, strict=False)] == told
+    assert sum("Too few pairs" in line for line in sentences) <= 1
 
 
 def test_a_level_reached_from_the_start_is_not_compared(tmp_path):

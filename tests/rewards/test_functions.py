@@ -107,8 +107,9 @@ def test_the_rewards_are_the_scorers():
     strict = {"answer": ["1+x", 42, "43", "42"], "trainer_state": None}
     assert resolve("dapo-strict")(completions=MESSAGES, **strict) == [1.0, 0.0, 1.0, 0.0]
     assert dapo([*TEXTS[1:], "\\boxed{7}"], ["**42", "42", "x", "7"]) == [1.0, 0.0, 0.0, 1.0]
-    with pytest.raises(ValueError, match="as many"):
-        math_reward(TEXTS, answer=ANSWERS[1:])
+    for reward in (math_reward, exact, last_number):
+        with pytest.raises(ValueError, match=r"as many|shorter"):
+            reward(TEXTS, answer=ANSWERS[1:])
 
 
 @pytest.mark.parametrize("reward", [math_reward, dapo_strict, dapo])

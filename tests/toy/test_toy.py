@@ -16,7 +16,7 @@ import pytest
 import torch
 from commands import missing, refusal
 from contests import killed
-from disk import json_rows, write
+from disk import contents, json_rows, write
 
 from bandpo.integrations import trainers_that_run
 from bandpo.losses.nodes import method, methods
@@ -143,6 +143,28 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(toy, "_skill", lambda model, seed: {"p_work": 0.005, "right_if_work": 0.4})
     monkeypatch.setenv("BANDPO_CACHE", str(tmp_path / "cache"))
     return trained
+
+
+DAMAGE = {
+    "model cut off": ("model.safetensors", lambda file: os.truncate(file, 1000)),
+    "model garbled": ("model.safetensors", lambda file: write(file, file.read_bytes()[:-1] + b"\0")),
+    "no tokenizer": ("tokenizer.json", os.remove),
+    "no skill": ("skill.json", os.remove),
+    "skill cut off": ("skill.json", lambda file: os.truncate(file, 20)),
+    "skill a list": ("skill.json", lambda file: write(file, b"[1]")),
+    "skill without end": ("skill.json", lambda file: write(file, b"[" * 100_000)),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_in_the_cache_is_made_again(quick, name, damage):
+    folder, skill = toy.warm_start(0.005, 0)
+    before, said = contents(folder), []
+    damage(folder / name)
+    assert contents(folder) != before
+    for _ in range(2):
+        assert (toy.warm_start(0.005, 0, said.append), contents(folder)) == ((folder, skill), before)
+    assert (said[0], quick) == (f"the warm start in {folder} is damaged; it is made again", [600, 600])
 
 
 def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):

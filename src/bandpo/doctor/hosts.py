@@ -96,7 +96,10 @@ def host_settings(
     clip = clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
     replaced, takes = other(facts.get("clip", {})), facts.get("takes", {})
     wrong = {name: values for name, values in takes.items() if other({name: values})}
-    allowed = "; ".join(f"{name}: one of {', '.join(map(str, values))}" for name, values in wrong.items())
+    allowed = "; ".join(
+        f"{name}: one of {', '.join(map(str, values))}" if any(listed(values)) else f"remove {name}"
+        for name, values in wrong.items()
+    )
     exact, cure = facts.get("float32", (None, ""))
     half = host if exact == {} else other(exact or {})
     neutral = NEUTRAL | ({"temperature": (1,)} if "warm" in facts else {})
@@ -135,8 +138,9 @@ def of_rule(
     from ..notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
-        why = "not a plain value in the script" if node is ... else not_loaded(str(own_type(node)))
-        yield Finding("note", f"trust_region: {why}")
+        why = "not a plain value here" if node is ... else not_loaded(str(own_type(node)))
+        cure = "add trust_region={type: ...}; of a recipe of verl, read what --cfg job --resolve prints"
+        yield Finding("note", f"trust_region: {why}", cure if node is ... else "")
         return None
     try:
         objective = objective_for(

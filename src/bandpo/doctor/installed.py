@@ -49,6 +49,10 @@ def installation() -> Iterator[Finding]:
                 + "; for EasyR1's own package verl see docs/hosts.md" * (name == "verl"),
             )
     verl, trl = versions.get("verl"), versions.get("trl", "0")
+    if verl is None:
+        yield Finding(
+            "note", f"verl is not installed (tested with {', '.join(TESTED['verl'])})", _INSTALL
+        )
     for name, use in FOR_VERL.items():
         if verl and name not in versions and (name != "TransferQueue" or minor(verl) >= (0, 9)):
             yield Finding("warning", f"{name} is not installed: {use}", _INSTALL)

@@ -27,7 +27,17 @@ def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> It
     # Without verl here, it runs elsewhere.
     half: Level = "note" if version_of("flash-attn") else "problem" if version and ours else "warning"
     anchor = get(f"{_LOSS}.anchor")
+    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
     findings = [
+        (  # a check that verl leaves out with use_dynamic_bsz
+            isinstance(batch, int)
+            and isinstance(mini, int)
+            and 0 < batch < mini
+            and not get(f"{_ACTOR}.use_dynamic_bsz"),
+            "problem",
+            f"ppo_mini_batch_size {mini} is larger than train_batch_size {batch}: verl stops at the start",
+            f"ppo_mini_batch_size={batch} or smaller",
+        ),
         (
             anchor not in ("old", "sampler", None, ...),
             "problem",

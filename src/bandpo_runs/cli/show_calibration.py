@@ -112,7 +112,7 @@ def _show(files: Sequence[Path], tokens: Tokens, calibration: Calibration) -> No
         )
     meaning = {
         "clipped": "clipped: outside its bounds on the side to which its advantage drives it, so without a gradient.",
-        "outside": "outside: outside its bounds, whatever its advantage, as clip/fraction in the log.",
+        "outside": "outside: tokens outside their bounds, whatever their advantage, as clip/fraction in the log.",
     }
     console.print(
         f"{meaning[share]} Intervals are over whole responses. More: docs/run.md",

@@ -114,7 +114,7 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
             answer = last["content"] if data.answer == data.prompt else answer
         if not prompt or not isinstance(prompt, str | list):
             raise UserError(f"{where}: {data.prompt!r} must be text or messages, got {prompt!r}")
-        if answer in (None, ""):
+        if answer is None:
             raise UserError(f"{where}: {data.answer!r} is missing")
         if isinstance(answer, list | dict) and ":" not in reward:  # an imported reward may want all of it
             try:
@@ -123,6 +123,8 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
                 raise UserError(f"{where}: {data.answer!r} is {shortened(answer)}: {error}") from None
         prompt = _prompt(prompt, data) if isinstance(prompt, str) else prompt
         answer = str(answer).rpartition(HASHES)[2].strip()  # GSM8K has the working before it
+        if not answer:
+            raise UserError(f"{where}: {data.answer!r} is missing")
         shaped.append({"prompt": prompt, "answer": answer, **{name: row.get(name) for name in others}})
     if len({type(row["prompt"]) for row in shaped}) > 1:
         raise UserError(f"data.path {path!r}: some prompts are text, others messages")

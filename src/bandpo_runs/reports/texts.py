@@ -24,9 +24,12 @@ def show(value: float, digits: int, sign: str = "") -> str:
 
 def three_digits(value: float) -> str:
     """Write a number with three digits that count: 0.0123, 1.50, 71.2, 1,234."""
+    size = abs(value)
     if not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:#.3g}".rstrip(".")
+    if size >= 1000 or 0 < size < 0.001:
+        return f"{value:,.0f}" if 1000 <= size < 1e7 else f"{value:.1e}"
+    return f"{value:.{2 if size >= 1 or not size else 3}f}" if size < 10 else f"{value:.1f}"
 
 
 def summarize(values: Sequence[float], digits: int, sign: str = "", noun: str = "") -> str:

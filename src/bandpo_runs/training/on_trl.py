@@ -111,7 +111,7 @@ def _run(
 ) -> Path:
     """Run in a folder that is ours."""
     arguments = _trainer(BandPOConfig, **_trainer_settings(config, folder, processes.count()))
-    state = _meet()
+    lora, state = _lora(config.lora), _meet()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     resumes = resume and state.is_main_process
@@ -149,7 +149,7 @@ def _run(
             train_dataset=rows,
             eval_dataset=held_out,
             reward_funcs=validation.reward,
-            peft_config=_lora(config.lora),
+            peft_config=lora,
         )
     except UserError:
         with contextlib.suppress(OSError):  # the trainer makes its folder before it has seen all settings

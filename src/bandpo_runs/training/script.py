@@ -85,8 +85,11 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
         if isinstance(text, str)
     )
     attributes = {node.attr for node in binding if isinstance(node, ast.Attribute)}
+    read = Counter(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
     constants = {
-        node.targets[0].id: node.value
+        node.targets[0].id: (node.value, read[node.targets[0].id])
         for node in nodes
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
@@ -112,14 +115,15 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     ]
 
 
-def _plain_value(code: ast.expr, constants: Mapping[str, ast.expr]) -> Any:
+def _plain_value(code: ast.expr, constants: Mapping[str, tuple[ast.expr, int]]) -> Any:
     """Return the value of code. It is `...` if that is more than plain values, rules and constants."""
-    constant = constants.get(code.id) if isinstance(code, ast.Name) else None
+    constant, times = constants.get(code.id, (code, 1)) if isinstance(code, ast.Name) else (code, 1)
     try:
-        value = _evaluated(constant or code)
+        value = _evaluated(constant)
     except (ValueError, TypeError, RecursionError):
         return ...
-    return ... if constant and isinstance(value, dict | list) else value  # which may change in place
+    # Where else it is read, it may be changed in place.
+    return ... if times > 1 and isinstance(value, dict | list) else value
 
 
 def _evaluated(code: ast.expr) -> Any:

@@ -24,7 +24,7 @@ _VARIABLE = rf"\$(\w+)|\$\{{(\w+)(?:\}}|:?[-=]{_DEFAULT})"
 
 
 def script_text(path: Path, before: set[Path]) -> str:
-    """Read a script. What it calls or sources beside it stands before the arguments of the call.
+    """Read a script. What it calls or sources beside it stands in the place of the call, with its arguments.
 
     What was read `before` is left out, and added to: scripts that call each other end.
     """
@@ -41,7 +41,9 @@ def script_text(path: Path, before: set[Path]) -> str:
         if file is None:
             return call[0]
         inner = "" if file.resolve() in before else script_text(file, before)
-        return f"{call['before']}\n{inner}\n{call['more']}"
+        # The arguments of the call stand where the script puts them, or else behind it.
+        placed, times = re.subn(r"[\"']?\$(?:@|\{@\})[\"']?", lambda _: call["more"], inner)
+        return f"{call['before']}\n{placed}\n{'' if times else call['more']}"
 
     return re.sub(_CALL, insert, text)
 

@@ -113,6 +113,10 @@ def run_all(
     Raises:
         UserError: a folder holds a run already and `resume` is off, or one with other settings; a worker was killed.
     """
+    if processes.count() > 1:
+        raise UserError(
+            "bandpo lab starts its own processes; start it without torchrun or accelerate launch"
+        )
     for job in jobs:
         if not resume:
             check_free(job.folder)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bandpo.errors import UserError
+
 from ..samples import Sampling
 from .base import Completion, Keep, Request, cannot_load, token_ids
 
@@ -27,9 +29,13 @@ class VLLM:
     def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
         from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
 
+        context = self.engine.llm_engine.model_config.max_model_len
         for first in range(0, len(requests), CHUNK):
             chunk = requests[first : first + CHUNK]
             prompts = [token_ids(self.tokenizer, request.content, self.path) for request in chunk]
+            longest = max(map(len, prompts))
+            if longest >= context:
+                raise UserError(f"a prompt has {longest} tokens, the model's context only {context}")
             results = self.engine.generate(
                 [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
                 [SamplingParams(**{**vars(sampling), "n": 1, "seed": request.seed}) for request in chunk],
