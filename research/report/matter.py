@@ -207,7 +207,7 @@ def forgiven() -> str:
     worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
     lines.append(
         [
-            "for comparison, at the best learning rate: lowest of all settings",
+            "at the best learning rate: lowest difference in any setting",
             "",
             *(_signed(row, "final") for row in worst),
         ]
@@ -230,7 +230,7 @@ def sides() -> str:
         cells = [_signed(own[rule], name) for name in ("final", "harder", "entropy")]
         cells += [_signed(chance[rule], name) if rule in chance else "not run" for name in ("harder", "entropy")]
         lines.append([rule, *cells])
-    head = ["minus the baseline", "pass@1", "coverage", "entropy", "random rewards: coverage", "entropy"]
+    head = ["minus the baseline", "pass@1", "coverage", "entropy", "random: coverage", "random: entropy"]
     return _table(head, lines)
 
 

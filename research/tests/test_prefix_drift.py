@@ -56,4 +56,4 @@ def test_the_page_has_the_differences_of_the_rows():
         assert (float(gap), float(half)) == pytest.approx(difference(ours, theirs)[:2], abs=0.0051)
     report = (ROOT / "docs/report/index.md").read_text(encoding="utf-8")
     short, long, *_ = pairs
-    assert f"than with the trainer: by {' ± '.join(short)} (answers of 16 tokens) and {' ± '.join(long)} (64)" in report
+    assert f"than to the trainer: by {' ± '.join(short)} (answers of 16 tokens) and {' ± '.join(long)} (64)" in report
