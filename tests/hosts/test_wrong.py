@@ -104,7 +104,7 @@ FILES = [
     ("axolotl", ".yaml", AXOLOTL.format("epsilon_high: 0.28", "grpo"),
      ("Remove trl.epsilon_high=0.28", "your trust_region replaces it", "a clip is trust_region={type: ")),
     ("axolotl", ".yaml", AXOLOTL.format("use_liger_loss: true", "grpo"),
-     ("trl.use_liger_loss=True", "bandpo's loss refuses it", "trl.use_liger_loss: one of False")),
+     ("trl.use_liger_loss=True", "bandpo's loss refuses it", "remove trl.use_liger_loss")),
     ("axolotl", ".yaml", AXOLOTL.format("num_iterations: 1", "grpo"),
      (ONE, "num_iterations 1", "more num_iterations")),
     ("AsyncGRPO", ".py", "AsyncBandPOTrainer(model, reward, AsyncGRPOConfig(epsilon=0.3), trust_region='grpo')\n",
