@@ -37,8 +37,10 @@ def recipe(name: str = "paper", words: Sequence[str] = ()) -> dict[str, Any]:
     unknown = [key for key in settings if "." not in key and key not in ("llm", "rule", "text", "seed", "run")]
     if unknown:
         raise UserError(f"{', '.join(unknown)} is no choice: llm, rule, text, seed and run are, or a setting of verl")
-    if not {"llm", name} & {*settings, "smoke"}:
+    if name != "smoke" and "llm" not in settings:
         raise UserError(f"llm= is missing: one of {', '.join(sorted(path.stem for path in PAPER.glob('llm/*')))}")
+    if "rule" in settings:
+        read_recipe(PAPER / f"rule/{settings['rule']}.yaml")  # which must be there
     choices = (f"{group}/{settings[group]}" for group in ("llm", "text") if group in settings)
     files = dict.fromkeys(["paper", *choices, name])  # paper once
     node = functools.reduce(merge, (read_recipe(PAPER / f"{file}.yaml") for file in files))

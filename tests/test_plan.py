@@ -165,7 +165,10 @@ def test_the_plan_says_what_fits_what_is_kept_and_what_is_a_bound(estimated, wor
         ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node must be positive, got 0"),
         ("data.train_batch_size=many", "data.train_batch_size must be a number, got 'many'"),
         ("llm=qwen2.5", "llm/qwen2.5.yaml does not exist, did you mean 'qwen2.5-3b.yaml'?"),
+        ("rule=nonsense", "rule/nonsense.yaml does not exist"),
+        ("variant=public", "variant is no choice: llm, rule, text, seed and run are"),
     ],
 )
 def test_a_number_that_the_estimate_lacks_is_named(estimated, setting, message):
     assert message in estimated(QWEN, setting, code=2)
+    assert "llm= is missing: one of qwen2.5-3b, " in estimated("rule=grpo", code=2)
