@@ -36,7 +36,9 @@ def recipe(name: str = "paper", words: Sequence[str] = ()) -> dict[str, Any]:
     settings = {"text": "paper"} | dict(map(setting, words))
     unknown = [key for key in settings if "." not in key and key not in ("llm", "rule", "text", "seed", "run")]
     if unknown:
-        raise UserError(f"{', '.join(unknown)} is no choice: llm, rule, text, seed and run are, or a setting of verl")
+        raise UserError(
+            f"unknown choice {', '.join(unknown)}: there are llm, rule, text, seed and run, and verl's own settings"
+        )
     if name != "smoke" and "llm" not in settings:
         raise UserError(f"llm= is missing: one of {', '.join(sorted(path.stem for path in PAPER.glob('llm/*')))}")
     if "rule" in settings:

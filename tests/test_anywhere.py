@@ -178,6 +178,12 @@ def test_an_unknown_divergence_is_refused():
         load("examples/anywhere_torch.py").band_loss(x, x, x, x.bool(), "js")
 
 
+def test_the_page_shows_the_files():
+    page = (ROOT / "docs" / "anywhere.md").read_text(encoding="utf-8")
+    for name in ("numpy", "torch", "jax", "tunix", "mlx"):
+        assert f"```{{literalinclude}} ../examples/anywhere_{name}.py\n" in page, name
+
+
 @pytest.fixture
 def tunix(monkeypatch):
     """Its own loss and registry, imported alone: the rest of Tunix, flax and logging are stand-ins."""

@@ -166,7 +166,7 @@ def test_the_plan_says_what_fits_what_is_kept_and_what_is_a_bound(estimated, wor
         ("data.train_batch_size=many", "data.train_batch_size must be a number, got 'many'"),
         ("llm=qwen2.5", "llm/qwen2.5.yaml does not exist, did you mean 'qwen2.5-3b.yaml'?"),
         ("rule=nonsense", "rule/nonsense.yaml does not exist"),
-        ("variant=public", "variant is no choice: llm, rule, text, seed and run are"),
+        ("variant=public", "unknown choice variant: there are llm, rule, text, seed and run"),
     ],
 )
 def test_a_number_that_the_estimate_lacks_is_named(estimated, setting, message):

@@ -135,6 +135,14 @@ def test_threads_change_no_bit(name):
     assert all(map(torch.equal, (alone.log_low, alone.log_high), (together.log_low, together.log_high)))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_counts_as_exact(name, dtype):
+    half, single = (band_bounds(x, name) for x in (BATCH.to(dtype), BATCH.to(dtype).float()))
+    assert half.log_low.dtype == torch.float32
+    assert all(map(torch.equal, (half.log_low, half.log_high), (single.log_low, single.log_high)))
+
+
 # ---- what is not finite
 
 

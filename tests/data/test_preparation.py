@@ -149,6 +149,13 @@ def test_which_rows_of_a_data_set_are_left(make, copies, tmp_path, name, rows, s
     assert told == ("answer is not an integer" in account.get("kept_though", {}))
 
 
+def test_a_group_makes_all_of_its_files(make, copies, tmp_path):
+    for name, number in (("gsm8k-train", 1), ("gsm8k-test", 2)):
+        put(copies, name, [gsm8k(problem(number), str(number))])
+    assert make("gsm8k")[0].keys() == {"gsm8k-train", "gsm8k-test"}
+    assert [row["answer"] for row in rows_of(tmp_path / "out/gsm8k-test.parquet")] == ["2"]
+
+
 def test_a_conversation_is_all_that_the_user_says(make, tmp_path):
     """The last message of several is not a problem of its own, and one before it can be an evaluation problem."""
 

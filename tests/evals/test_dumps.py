@@ -570,6 +570,11 @@ def test_a_question_has_the_hash_that_it_has_in_a_folder(tmp_path, name, rows, q
     assert graded.prompt_ids == [Question("any", i, content, "7").id for i, content in enumerate(questions)]
 
 
+def test_messages_are_the_question_of_their_answer(tmp_path):
+    (graded,), _ = read_dump(write(tmp_path / "chat.jsonl", CHAT))
+    assert graded.questions[0] == ([{"role": "user", "content": "problem 0"}], "7")
+
+
 def test_ids_are_those_of_problems_where_no_text_is_or_on_request(tmp_path):
     rows = [{"id": i, "question": "What is 7 + 7?" if i < 2 else f"{i}", "score": i % 2} for i in range(6)]
     path = write(tmp_path / "a.jsonl", rows)
