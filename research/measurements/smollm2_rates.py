@@ -170,6 +170,7 @@ def main(
     while time.monotonic() < end and todo(args.seeds, 0, 1):
         runs = todo(args.seeds, part - 1, parts)
         if not runs:  # another part has not finished what decides the next ones
+            print("waiting for the runs of another part", flush=True)
             time.sleep(60)
             continue
         row = train(*runs[0], settings(runs[0][0]) | changed)

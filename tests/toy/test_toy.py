@@ -173,6 +173,11 @@ def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
     assert not missing(refusal(run_jobs, jobs), "a worker was killed, ", "; --resume goes on")
 
 
+def test_a_comparison_under_torchrun_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "start it without torchrun" in refusal(run_jobs, plan("storm", ["grpo"], [0], tmp_path))
+
+
 def test_a_warm_start_that_was_killed_leaves_nothing_for_the_next_one(quick, monkeypatch):
     def interrupted(folder, model, skill):
         write(folder / "config.json", "{")

@@ -23,7 +23,11 @@ def show(value: float, digits: int, sign: str = "") -> str:
 
 
 def three_digits(value: float) -> str:
-    """Write a number with three digits that count: 0.0123, 1.50, 71.2, 1,234."""
+    """Write a number with about three digits.
+
+    >>> [three_digits(x) for x in (0.0005, 0.0123, 1.5, 71.23, 999.7, 1234.4)]
+    ['5.0e-04', '0.012', '1.50', '71.2', '999.7', '1,234']
+    """
     size = abs(value)
     if not math.isfinite(value):
         return "–"
