@@ -7,8 +7,6 @@ The build of the site makes it too (docs/conf.py). tests/test_explorer.py compar
 browser.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

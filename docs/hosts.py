@@ -9,8 +9,6 @@ file, with stand-ins for what that imports), "its formula" (written again in the
 with our settings); "read" is what no script has run.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

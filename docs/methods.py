@@ -5,8 +5,6 @@
 tests/losses/test_methods.py compares the committed page with a new one, and runs its lines.
 """
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

@@ -8,8 +8,6 @@ docstring or only the page knows. tests/test_paper_page.py runs it, and compares
 """
 # ruff: noqa: E501  (tables)
 
-from __future__ import annotations
-
 import ast
 import csv
 import inspect

@@ -1,7 +1,5 @@
 """Read and write the rows of a measurement, a CSV file beside its script."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ The folder keeps the runs of each world, so the same command goes on after a kil
 `NAME.csv`, a row for each world, rule and rate; `NAME_rates.csv`, what a wrong rate costs; and `NAME_claims.csv`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

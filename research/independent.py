@@ -21,8 +21,6 @@ difference. Rows of "1 choosing" are those by which the rates of the first claim
 the share of tokens without a gradient.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -9,8 +9,6 @@ Several models are computed side by side, each on the responses of its own run: 
 time goes to starting operations, which they share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Two are of rliable (arXiv 2108.13264): the probability of improvement, and the p
 The others are the share of runs that are lost, a paired permutation test, and Holm's correction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Sequence
 from statistics import NormalDist

@@ -4,8 +4,6 @@ Shares no code and no method with `src`: TV and chi2 by the closed forms of prop
 the binding equation itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """What a loop of one's own is given: the functions of examples/papers.py, to be run on tensors of a test, and the lines
 of docs/own_loop.md for several processes."""
 
-from __future__ import annotations
-
 import inspect
 
 import torch

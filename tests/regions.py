@@ -1,7 +1,5 @@
 """Rules of every kind, for the tests that hold for all of them."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import MISSING, dataclass, fields

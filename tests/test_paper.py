@@ -4,8 +4,6 @@ Where a statement is false as it is written, a test shows it by numbers and anot
 docs/paper.md lists both; research/pages/paper_statements.md has the proofs.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import math

@@ -1,7 +1,5 @@
 """Batches of made-up responses, and losses of a formula per token by plain torch: what methods are held against."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 

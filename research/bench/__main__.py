@@ -1,7 +1,5 @@
 """`python -m research.bench`: what is asked."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The pieces of which a contest is made: a cell is one learner in one world on a range of seeds, and gives one row."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,8 +1,6 @@
 """One setting of each family is chosen in stages, and then compared with the baseline, on seeds that nothing was chosen
 by."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

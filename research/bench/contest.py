@@ -3,8 +3,6 @@
 research/pages/bench.md and research/contests/rare_and_noisy.yaml show one; `reading.py` reads and checks it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

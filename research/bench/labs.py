@@ -4,8 +4,6 @@ Their node says `lab`, a scene's name, and what is different: {lab: tail, rounds
 is measured on samples, where a world knows the expectation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import time

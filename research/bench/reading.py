@@ -3,8 +3,6 @@
 Errors name the place in the file, as `families.2.grid`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """What `python -m research.bench` shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

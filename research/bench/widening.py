@@ -1,7 +1,5 @@
 """Where a chosen setting lies at the edge of its grid, and what is tried beyond it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -10,8 +10,6 @@ below and above it, of which 0.025 each is what they say. The percentile bootstr
 is what the command had before.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -13,8 +13,6 @@ Of the lab's runs, a run has lost the task if the mean reward of its last 8 roun
 in a row, and kept it if it is at least 0.8 of them; what lies between is neither.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ share of intervals that hold the truth (or of tests with p < 0.05; or the bias i
 mean width of the intervals in points.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -8,8 +8,6 @@ outside (`percent`, of 16 runs, with the standard error) as in the public logs, 
 of 0.073. A difference is from no clip at the chosen rate, seed by seed, with a 95 % interval.
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -12,8 +12,6 @@ prefix_drift.csv is a cell at a rate, and it is made once. The reward is of 512 
 rounds, so it has the speed in it; the entropy is a mean over all states.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

@@ -11,8 +11,6 @@ calibrated world without a control they are sixteen at one use of each answer an
 rows have no `error` and no `cut`.
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ The first three rules are trained on seeds from 100 on, all rules of a seed in t
 smollm2_random.csv; its pass@k are by the task's own scorer. The end of the output compares rules on the same seeds.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

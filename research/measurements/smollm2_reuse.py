@@ -15,8 +15,6 @@ It trains on a GPU where torch sees one. `bandpo_runs.training.shared_prompts` s
 a run of one use takes 9 to 27 minutes, where 2 of its 24 rounds took TRL's own trainer 5.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -8,8 +8,6 @@ research/tests/test_paper_table.py compares the committed page with a new one.
 """
 # ruff: noqa: E501  (sentences)
 
-from __future__ import annotations
-
 import csv
 import math
 import sys

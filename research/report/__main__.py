@@ -10,8 +10,6 @@ The text is written by hand. A number in it that was measured is a link with the
 number from its rows and compares it with what is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

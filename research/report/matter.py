@@ -4,8 +4,6 @@ Its points are the worlds of research/grids, SmolLM2's runs, and the public runs
 a row to these. `bandpo doctor LOG` names the nearest of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

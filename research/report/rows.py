@@ -1,7 +1,5 @@
 """The rows of docs/report: which are kept of a contest, what may be written of one, and all of them as rows.csv."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -1,7 +1,5 @@
 """Give each token a radius. The band is wider where a law says so, and on average as wide as without it."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

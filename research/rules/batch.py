@@ -3,8 +3,6 @@
 A loop gives them what they need by `policy_loss(..., extra={"group_mean": ..., "staleness": ...})`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

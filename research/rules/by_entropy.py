@@ -1,7 +1,5 @@
 """Take one rule for a response's uncertain tokens and another for the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

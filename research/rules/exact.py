@@ -1,7 +1,5 @@
 """The rule that asks the divergence itself, where somebody has computed it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

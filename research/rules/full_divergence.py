@@ -5,8 +5,6 @@ and the two coins of a sampled token (`divergence_at`) are the coarsest merger. 
 are never held: they are made, or read, for a few tokens at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Find the clip that is the interval of the estimate k3 of one token."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

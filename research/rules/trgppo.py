@@ -1,7 +1,5 @@
 """Name the union of a KL band and a clip as its paper does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Fixtures of contests, and what holds for every test of research."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

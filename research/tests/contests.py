@@ -1,7 +1,5 @@
 """A contest of a few runs, and worlds that answer at once."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

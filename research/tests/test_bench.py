@@ -1,7 +1,5 @@
 """`python -m research.bench`: what it says beforehand and in the end, and one line for every mistake."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A cell is known by all that its row depends on, and a cell that is run again gives its row again."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

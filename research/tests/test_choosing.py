@@ -1,7 +1,5 @@
 """The choice is made on some seeds and judged on others; a comparison that is not fair is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Estimators of a contest against scipy, brute force, simulations and hand examples."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """A contest is checked before anything runs, and what is wrong is named by its place."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

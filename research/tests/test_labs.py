@@ -2,8 +2,6 @@
 
 Warm starts cost 20 s; the one here is untrained, and lies where every process looks for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,7 +1,5 @@
 """A family of a contest that is named by a method has its published values among its settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

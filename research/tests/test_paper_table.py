@@ -1,7 +1,5 @@
 """research/pages/paper_table.md is what its script writes; its digits add up, and its bounds hold what they say."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A contest survives any kill, and rows that are there are tested before more are added."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """research/measurements/smollm2_reuse.py: its rows and its search."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

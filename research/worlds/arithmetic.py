@@ -5,8 +5,6 @@ After a change here, or in draws.py, `kernel.MADE_WITH` has to be changed too; a
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUntypedFunctionDecorator=false
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

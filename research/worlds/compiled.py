@@ -1,7 +1,5 @@
 """The engine "numba": all runs with one rule at once, whose bounds its own region makes in torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec

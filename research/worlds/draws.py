@@ -4,8 +4,6 @@ So a run is the same alone and among others, in torch and in numba, today and on
 SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), its mixing step once for each part of the key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

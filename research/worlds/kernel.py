@@ -6,8 +6,6 @@ the same sum over tokens in another order. Bounds come from outside, so that no 
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUntypedFunctionDecorator=false
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

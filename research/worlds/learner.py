@@ -1,7 +1,5 @@
 """What is trained: an objective, a learning rate, and the controls that a rule is compared with."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal

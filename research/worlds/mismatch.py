@@ -1,7 +1,5 @@
 """Weights for the mismatch of a trainer and its sampler: IcePop, TIS, and any rule around the sampler's policy."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

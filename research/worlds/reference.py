@@ -1,8 +1,6 @@
 """The engine in torch: one run after another, each loss by `bandpo.policy_loss` itself. Slow, plain, and for every
 objective."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

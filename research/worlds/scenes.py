@@ -1,7 +1,5 @@
 """Scenes: how large a world is, how hard, and in which batches a policy is trained there."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

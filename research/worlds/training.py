@@ -1,7 +1,5 @@
 """Train learners in a scene, and the numbers of each run."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A state is a prompt and a position, so a policy is a table (states, tokens) of l
 prompts and positions within them, and its expected reward is a sum over prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

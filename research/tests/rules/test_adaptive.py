@@ -1,7 +1,5 @@
 """Radii that differ from token to token: their mean, what they are made of, and what a part of a batch must be told."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Rules that see the batch, each against its formula: token by token in plain Python, and gradients by autograd."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

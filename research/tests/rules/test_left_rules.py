@@ -1,7 +1,5 @@
 """KL3's clip and the rule by entropy against their formulas."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

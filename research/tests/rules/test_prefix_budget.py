@@ -1,7 +1,5 @@
 """CPPO's budget for the prefix of a response: what is left, and who may depend on whom."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The methods of research/methods.yaml against their formulas, as tests/losses/test_methods.py holds the library's."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
