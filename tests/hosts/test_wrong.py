@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from bandpo.doctor import on_verl
-from bandpo.doctor.hosts import FACTS
-from bandpo_runs.training.doctor import examine
+from bandpo_runs.doctor import on_verl
+from bandpo_runs.doctor.examine import examine
+from bandpo_runs.doctor.hosts import FACTS
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 VERL = f"{LOSS}.loss_mode=bandpo {LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig "

@@ -1,10 +1,10 @@
 """Check the installed versions."""
 
-import importlib.metadata
 import platform
 import re
 from collections.abc import Iterator
 
+from ..provenance import version_of
 from . import Finding, Level
 
 # What bandpo is tested with (constraints/), and the releases that its integrations need.
@@ -84,11 +84,3 @@ def _gpus(missing: Level) -> Finding:
 def minor(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def version_of(name: str) -> str | None:
-    """Return the installed version of a package."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

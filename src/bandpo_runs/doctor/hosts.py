@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from ..files import parse_yaml
-from ..losses.objective import Objective
-from ..numerics import listed
-from ..trust_regions.rules import Clip
+from bandpo.files import parse_yaml
+from bandpo.losses.objective import Objective
+from bandpo.numerics import listed
+from bandpo.trust_regions.rules import Clip
+
+from ..config.trust import not_loaded, own_type
 from . import (
     Finding,
     absent,
     in_half,
     not_judged,
-    not_loaded,
     of_sequences,
     on_verl,
-    own_type,
     split,
     spread,
 )
@@ -45,8 +45,8 @@ def host_settings(
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """
-    from ..integrations import TRAINERS, Trainer
-    from ..integrations.trl_settings import NEUTRAL
+    from bandpo.integrations import TRAINERS, Trainer
+    from bandpo.integrations.trl_settings import NEUTRAL
 
     facts, trainer = FACTS[host], TRAINERS.get(host, Trainer("", ""))
     get = functools.partial(_get, dict(_flat(config)))
@@ -134,8 +134,8 @@ def of_rule(
     host: str, node: Any, anchor: Any, average: Any, trust: bool
 ) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
-    from ..integrations import objective_for
-    from ..notation import describe
+    from bandpo.integrations import objective_for
+    from bandpo.notation import describe
 
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value here" if node is ... else not_loaded(str(own_type(node)))

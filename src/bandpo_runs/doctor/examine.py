@@ -1,4 +1,4 @@
-"""Read settings, scripts and logs for `bandpo doctor`. The checks are those of `bandpo.doctor`."""
+"""Read the settings, scripts and logs that `bandpo doctor` checks."""
 
 import contextlib
 import re
@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 
 from bandpo.clipping import clip_in_words
-from bandpo.doctor import Finding, Level
-from bandpo.doctor.hosts import FACTS, host_of, host_settings
-from bandpo.doctor.installed import installation
-from bandpo.doctor.on_trl import NAMES, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 from bandpo.integrations import VERL_IN_FLOAT32
@@ -34,7 +30,11 @@ from ..files.logs import (
 )
 from ..files.reading import content_of, read_yaml
 from ..statistics.collapse import Curves, by_step
+from . import Finding, Level
+from .hosts import FACTS, host_of, host_settings
+from .installed import installation
 from .nearest import nearest
+from .on_trl import NAMES, trl_settings
 from .script import CONFIGS, of_code, of_grpo
 from .shell import SUFFIXES, not_beside, of_shell, script_text
 

@@ -7,7 +7,7 @@ import csv
 import math
 from pathlib import Path
 
-from bandpo.doctor import Finding
+from . import Finding
 
 # Written by `python -m research.report`. Of each point: what a rule moved, and the percentage of tokens it clipped.
 POINTS = Path(__file__).with_name("points.csv")

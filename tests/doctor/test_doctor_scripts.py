@@ -10,14 +10,14 @@ import yaml
 from disk import write
 from trl import GRPOConfig
 
-from bandpo.doctor import on_trl
-from bandpo.doctor.hosts import FACTS, host_of
-from bandpo.doctor.on_trl import JUDGED
 from bandpo.errors import UserError
 from bandpo.integrations import TRAINERS
-from bandpo_runs.training.doctor import examine
-from bandpo_runs.training.script import of_code
-from bandpo_runs.training.shell import of_shell
+from bandpo_runs.doctor import on_trl
+from bandpo_runs.doctor.examine import examine
+from bandpo_runs.doctor.hosts import FACTS, host_of
+from bandpo_runs.doctor.on_trl import JUDGED
+from bandpo_runs.doctor.script import of_code
+from bandpo_runs.doctor.shell import of_shell
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = f'python3 -m verl.trainer.main_ppo data.train_batch_size=64 {ACTOR}.ppo_mini_batch_size="${{MINI:-16}}" "$@"\n'

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..losses.objective import Objective
+from bandpo.losses.objective import Objective
+
+from ..provenance import version_of
 from . import Finding, Level
-from .installed import version_of
 
 _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"
@@ -15,7 +16,7 @@ _WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 def more(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
     """Find settings without effect, or with another one. `get` returns one; `objective` is the loss if known."""
-    from ..integrations import VERL_IN_FLOAT32
+    from bandpo.integrations import VERL_IN_FLOAT32
 
     version = version_of("verl") or ""
     older = version.startswith("0.7.") and get(_WORKERS, "auto") != "disable"
