@@ -118,7 +118,15 @@ def test_every_name_comes_from_its_module():
         assert module in ("bounds", "trust_regions") or name in home.__all__
 
 
-LIBRARY = ["band", "trust_regions", "losses", "integrations", "testing.py", "explain.py", SOURCE.parent / "bandpo_runs" / "doctor"]
+LIBRARY = [
+    "band",
+    "trust_regions",
+    "losses",
+    "integrations",
+    "testing.py",
+    "explain.py",
+    SOURCE.parent / "bandpo_runs" / "doctor",
+]
 
 
 def test_a_rule_answers_for_itself():

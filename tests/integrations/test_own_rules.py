@@ -20,7 +20,7 @@ from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo_runs.config import build
 from bandpo_runs.config.trust import own_type
-from bandpo_runs.doctor.script import of_grpo
+from bandpo_runs.doctor.scripts import of_grpo
 from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training import on_trl
 

@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
+from bandpo.integrations import objective_for
+from bandpo.integrations.trl_settings import refusals, suspicions
+
 from ..provenance import version_of
 from . import Finding, absent, in_half, not_judged, of_sequences, split, spread
 from .hosts import of_rule
@@ -62,9 +65,6 @@ def trl_settings(
         trust: import the module of a user's rule, which runs what is in it.
         whole: whether these are all settings of a run, so that TRL's own values hold for the others.
     """
-    from bandpo.integrations import objective_for
-    from bandpo.integrations.trl_settings import refusals, suspicions
-
     hidden = sorted(
         name for name, x in config.items() if x is ... and (name in _READ or name[:2] == "**")
     )
