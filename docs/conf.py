@@ -31,9 +31,9 @@ myst_heading_anchors = 4
 
 # Docstrings are read from the source: neither torch nor bandpo needs to be installed.
 autoapi_dirs = ["../src/bandpo", "../src/bandpo_runs"]
-autoapi_ignore = [*(f"*/bandpo/{part}" for part in ("files.py", "explain.py", "doctor/*", "rewards/*"))]
+autoapi_ignore = [*(f"*/bandpo/{part}" for part in ("files.py", "explain.py", "rewards/*"))]
 autoapi_ignore += [
-    f"*/bandpo_runs/{part}/*" for part in ("cli", "config", "data", "evals", "files", "reports", "training")
+    f"*/bandpo_runs/{part}/*" for part in ("cli", "config", "data", "doctor", "evals", "files", "reports", "training")
 ]
 autoapi_generate_api_docs = False
 autoapi_options = ["members", "show-inheritance"]

@@ -74,7 +74,7 @@ def test_public_paths_hand_on_their_names():
         "bandpo.testing": "check_divergence check_trust_region",
         "bandpo_runs.toy": "SCENES SYMBOLS fresh_model prompts reward tokenizer warm_start",
         "bandpo.explain": "explain",
-        "bandpo.doctor": "Finding",
+        "bandpo_runs.doctor": "Finding",
         "bandpo.rewards": "compute_score compute_score_dapo compute_score_dapo_strict dapo dapo_strict exact "
         "last_number math_reward",
         "bandpo_runs.cli": "main",
@@ -118,7 +118,15 @@ def test_every_name_comes_from_its_module():
         assert module in ("bounds", "trust_regions") or name in home.__all__
 
 
-LIBRARY = ["band", "trust_regions", "losses", "integrations", "testing.py", "explain.py", "doctor"]
+LIBRARY = [
+    "band",
+    "trust_regions",
+    "losses",
+    "integrations",
+    "testing.py",
+    "explain.py",
+    SOURCE.parent / "bandpo_runs" / "doctor",
+]
 
 
 def test_a_rule_answers_for_itself():
@@ -181,7 +189,7 @@ LIBRARY_FILES = [file for file in within("") if "rewards" not in file.parts]
 
 @pytest.mark.parametrize(
     ("files", "most"),
-    [(within("band", "trust_regions", "losses"), 1450), (LIBRARY_FILES, 3450)],
+    [(within("band", "trust_regions", "losses"), 1450), (LIBRARY_FILES, 3200)],
     ids=["core", "library"],
 )
 def test_the_library_is_small_and_its_lines_are_plain(files, most):

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bandpo.errors import UserError
-from bandpo_runs.training.doctor import examine
+from bandpo_runs.doctor.examine import examine
 from research.csv_rows import write_rows
 
 NODE = "{type: band, divergence: kl, delta: 0.05}"

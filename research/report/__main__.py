@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bandpo_runs.training.nearest import POINTS
+from bandpo_runs.doctor.examine import POINTS
 from research import grid
 
 from . import matter

@@ -1,5 +1,6 @@
 """Record the origin of a result, for folders of runs and rows of measurements."""
 
+import importlib.metadata
 import os
 import platform
 import subprocess
@@ -9,7 +10,14 @@ from pathlib import Path
 import torch
 
 from bandpo import __version__
-from bandpo.doctor.installed import version_of
+
+
+def version_of(name: str) -> str | None:
+    """Return the installed version of a package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

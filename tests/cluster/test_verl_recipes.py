@@ -18,7 +18,7 @@ from bandpo import DCPO, Band, Capped, Clip, Objective
 from bandpo.integrations.verl import BandPOLossConfig
 from bandpo.trust_regions import Relaxed
 from bandpo_runs.config.recipe import leaves
-from bandpo_runs.training.doctor import examine
+from bandpo_runs.doctor.examine import examine
 from research.plan import PAPER, plan, recipe
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

@@ -11,11 +11,11 @@ from commands import refusal
 from disk import write
 
 from bandpo_runs.cli import main
+from bandpo_runs.doctor.examine import examine
 from bandpo_runs.evals.results import read_result
 from bandpo_runs.files.logs import Followed, is_log, logs_at, name_of, read
 from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.reports.table import FORMATS, make_table
-from bandpo_runs.training.doctor import examine
 
 STEPS = (1, 2, 3, 4)
 

@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from bandpo.doctor import on_verl
-from bandpo.doctor.hosts import FACTS
-from bandpo_runs.training.doctor import examine
+from bandpo_runs.doctor import hosts
+from bandpo_runs.doctor.examine import examine
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 VERL = f"{LOSS}.loss_mode=bandpo {LOSS}._target_=bandpo.integrations.verl.BandPOLossConfig "
@@ -131,7 +130,7 @@ FILES = [
 def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host, suffix, text, words):
     name, _, version = host.partition(" ")
     if version:
-        monkeypatch.setattr(on_verl, "version_of", {"verl": version}.get)
+        monkeypatch.setattr(hosts, "version_of", {"verl": version}.get)
     file = tmp_path / f"run{suffix}"
     file.write_text(text, encoding="utf-8")
     blamed = [f"{f.what} -> {f.cure}" for f in examine([str(file)]) if f.level == "problem"]
@@ -140,4 +139,4 @@ def test_a_wrong_configuration_is_told_by_the_doctor(tmp_path, monkeypatch, host
 
 
 def test_the_list_is_of_all_trainers_whose_settings_the_doctor_knows():
-    assert not [host for host in FACTS if not any(re.match(rf"{host}\b", row[0]) for row in FILES)]
+    assert not [host for host in hosts.FACTS if not any(re.match(rf"{host}\b", row[0]) for row in FILES)]

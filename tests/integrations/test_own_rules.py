@@ -14,15 +14,15 @@ from test_trl import train
 import bandpo
 import tiny
 from bandpo import Capped, Objective, objective
-from bandpo.doctor import own_type
 from bandpo.errors import UserError
 from bandpo.integrations.trl import BandPOConfig, BandPOTrainer
 from bandpo.testing import check_trust_region
 from bandpo.trust_regions import trust_region
 from bandpo_runs.config import build
+from bandpo_runs.config.trust import own_type
+from bandpo_runs.doctor.scripts import of_grpo
 from bandpo_runs.reports.sections import read_runs
 from bandpo_runs.training import on_trl
-from bandpo_runs.training.script import of_grpo
 
 SOURCE = """
 from dataclasses import dataclass

@@ -12,8 +12,8 @@ from commands import missing, refusal
 from disk import write
 
 from bandpo_runs.config.recipe import build
+from bandpo_runs.doctor.examine import nearest
 from bandpo_runs.training import models, preflight
-from bandpo_runs.training.nearest import nearest
 from bandpo_runs.training.preflight import SMOLLM2_RECIPE, prepare
 
 

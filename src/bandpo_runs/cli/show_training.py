@@ -220,7 +220,7 @@ def _cell(row: Mapping[str, Any], key: str, digits: int = 3, scale: float = 1) -
 # ---------------------------------------------------------------------------------------------------------- the outcome
 def show_outcome(folder: Path, config: RunConfig, command: str) -> None:
     """Show what a run's folder holds, and the next commands."""
-    from ..training.doctor import clip_findings
+    from ..doctor.examine import clip_findings
     from ..training.models import FOUR_BIT, SMOLLM2, UNPACKED, locate
     from ..training.on_trl import HELD_OUT  # slow: it brings TRL
 

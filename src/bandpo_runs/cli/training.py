@@ -235,7 +235,7 @@ def doctor(
     read, not run. Given a log that bandpo watch reads, it says what share of the tokens the rule clips, and what that
     means. The exit code is 1 if there is a problem.
     """
-    from ..training.doctor import examine
+    from ..doctor.examine import examine
 
     rows: list[dict[str, Any]] = []
     for finding in examine(arguments or [], trust=trust):

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bandpo.doctor import not_loaded
 from bandpo.trust_regions.base import Context, Region
 
 from ..config.recipe import leaves
-from ..config.trust import blanked
+from ..config.trust import blanked, not_loaded
 from .panels import NUMBERS, PANELS, Figure, last_of
 from .sections import Run, Section
 from .templates import Table, cell

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from bandpo.doctor import own_type
 from bandpo.errors import UserError
 from bandpo.losses.nodes import objective
 from bandpo.losses.objective import Objective
 from bandpo.trust_regions.base import Region
 
 from ..config.run_folder import Info, read_info
+from ..config.trust import own_type
 from ..evals.results import split_label
 from ..files.logs import files_of, logs_at, name_of, read, repetition
 from ..files.reading import check_different, checked, read_yaml

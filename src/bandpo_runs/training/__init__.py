@@ -1,1 +1,1 @@
-"""Make a run of a recipe on TRL. Several run side by side; a doctor checks a setup."""
+"""Make a run of a recipe on TRL. Several run side by side."""

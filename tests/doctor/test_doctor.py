@@ -1,5 +1,6 @@
 """The doctor: every fault that it knows is found in a planted one, and a good configuration has none."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -9,8 +10,7 @@ import torch
 from commands import missing
 from disk import write
 
-from bandpo.doctor import installed as module
-from bandpo_runs.training.doctor import examine, installation
+from bandpo_runs.doctor.examine import examine, installation
 
 LOSS = "actor_rollout_ref.actor.policy_loss"
 GOOD = [
@@ -76,10 +76,10 @@ def test_verl_07_has_settings_of_its_own(monkeypatch, verl, settings, levels):
 def versions(monkeypatch, **installed):
     def version(name):
         if name not in installed:
-            raise module.importlib.metadata.PackageNotFoundError(name)
+            raise importlib.metadata.PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(module.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
 
 
 BROKEN = {

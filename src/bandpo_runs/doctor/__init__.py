@@ -1,13 +1,9 @@
 """Check a setup. `installed` looks at packages, a module each at the settings of a trainer."""
 
-import contextlib
-import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from ..errors import counted
-from ..trust_regions.nodes import OWN, node_of_text
+from bandpo.errors import counted
 
 Level = Literal["ok", "note", "warning", "problem"]
 
@@ -54,16 +50,6 @@ def absent(name: str, own: object, host: str) -> str:
     return f"{name} is not given here" + (f"; {host}'s default would be {own}" if own is not None else "")
 
 
-# The geometric mean over an answer moves some hundred times less than the ratio of a token.
-_GSPO = "for the mean ratio of an answer, where GSPO's paper has 0.0003 and 0.0004"
-
-
-def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
-    """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
-    least = min((x for x in limits if isinstance(x, int | float)), default=0)
-    return ("warning", f"{_GSPO}; {least:g} clips nothing") if least >= 0.01 else ("note", _GSPO)
-
-
 def in_half(what: str, cure: str) -> Finding:
     """Warn of log-probabilities that are not float32 with a model in half precision."""
     return Finding(
@@ -71,24 +57,3 @@ def in_half(what: str, cure: str) -> Finding:
         f"{what}: log-probabilities have the precision of the model. In bfloat16 ratios are off by several percent",
         cure,
     )
-
-
-def own_type(node: Any) -> str | None:
-    """Find the first `module:Class` that is a type in a node, at any depth. None without one.
-
-    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
-    wrote looks here first.
-    """
-    with contextlib.suppress(ValueError):
-        node = node_of_text(node) if isinstance(node, str) else node
-    items = enumerate(node) if isinstance(node, list | tuple) else ()
-    inner: Mapping[Any, Any] = node if isinstance(node, Mapping) else dict(items)
-    kind = inner.get("type")
-    if isinstance(kind, str) and re.fullmatch(OWN, kind):
-        return kind
-    return next(filter(None, map(own_type, inner.values())), None)
-
-
-def not_loaded(kind: str) -> str:
-    """Return the reader's text for such a rule."""
-    return f"the rule {kind} is not loaded; --trust loads it"

@@ -1,25 +1,86 @@
-"""Read the settings in a Python script. No script is run."""
+"""Read the settings in scripts, shell and Python. No script is run."""
 
 import ast
 import contextlib
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bandpo.errors import UserError
+from bandpo.files import parse_yaml
 from bandpo.losses.objective import Objective
 from bandpo.losses.surrogates import SurrogateWeight
 from bandpo.trust_regions.base import Region
 
 from ..config.recipe import put
 from ..files.reading import content_of
-from .shell import of_shell
 
+SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+# A shell script that a script calls or sources, but for those of the system.
+_CALL = (
+    r"(?m)(?:(?<![\w./-])(?:bash|sh|source|sbatch|\.)[ \t]+(?:-\w+[ \t]+)*|^[ \t]*(?:(?:\w+=\S*|exec)[ \t]+)*(?=\S*/))"
+    r"(?![/~])[^\s;&|]{0,200}?([\w.-]{1,100}\.(?:sh|bash|sbatch|slurm))[\"']?(?=[\s;&|)]|\Z)"
+)
+# A variable, perhaps with its default.
+_DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"
+_VARIABLE = rf"\$(\w+)|\$\{{(\w+)(?:\}}|:?[-=]{_DEFAULT})"
 CONFIGS = ("GRPOConfig", "BandPOConfig")  # classes that a script gives its settings to
 _RULES = (*Region.kinds.values(), *SurrogateWeight.kinds.values(), Objective)
 _MAKERS: dict[str, Any] = {each.__name__: each for each in (*_RULES, float, dict)}
+
+
+def text_of(path: str) -> str:
+    """Read a file, a shell script without its comments."""
+    text = content_of(Path(path)).decode(errors="replace")
+    if path.endswith(SUFFIXES):
+        text = re.sub(r"(?m)(^|\s)#.*$", r"\1", text)
+        # What a command prints is one word, and not known; a second time for one in another.
+        for _ in range(2):
+            text = re.sub(r"\$\((?!\()[^()\n]*\)", "$_", text)
+    return text
+
+
+def called(script: str) -> set[str]:
+    """Name the scripts that such a text calls or sources. Those of the system do not count."""
+    return set(re.findall(_CALL, script))
+
+
+def of_shell(script: str) -> dict[str, Any]:
+    """Read `key.of=value` and `--flag value`. Variables must be set to one value."""
+    words, values = _words(script), dict[str, str]()  # $N for an N that is set to several values
+
+    def fill(text: str) -> str:
+        return re.sub(_VARIABLE, lambda x: values.get(x[1] or x[2]) or x[3] or x[0], text)
+
+    for word in words:
+        name, equals, value = word.lstrip("+").partition("=")
+        default = re.search(rf"\$\{{(\w+):={_DEFAULT}", word)
+        if default:
+            values.setdefault(default[1], fill(default[2]))
+        elif equals and name.isidentifier():
+            value = fill(value)
+            same = values.setdefault(name, value) == value and len(value) < 1000
+            values[name] = value if same else f"${name}"
+    config: dict[str, Any] = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        key, equals, value = word.lstrip("+").partition("=")
+        is_flag = re.match("--[a-z]", key) is not None
+        if is_flag and not equals:
+            value = "true" if after.startswith(("--", ")")) else after
+        if is_flag or (equals and ("." in key or key == "trust_region")):
+            with contextlib.suppress(UserError):  # text that is not YAML, or a path below a plain value
+                put(config, key, parse_yaml(fill(fill(value)), key))
+    return config
+
+
+def _words(script: str) -> list[str]:
+    """Split a script. Quotes go; what N=${N:-4} sets is what ${N:=4} sets."""
+    script = re.sub(r"(?m)\\\n|(?:^|\s)#.*$", "\n", script.replace("=(", "= "))
+    script = re.sub(r"(?<![^\s;])(\w+)=([\"']?)\$\{\1:?[-=]", r"\2${\1:=", script)
+    return [re.sub("[\"']", "", x) for x in re.findall(r"(?:[^\s\"';]|\"[^\"\n]*\"|'[^'\n]*')+", script)]
 
 
 def of_code(path: Path) -> dict[str, Any]:
@@ -85,11 +146,8 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
         if isinstance(text, str)
     )
     attributes = {node.attr for node in binding if isinstance(node, ast.Attribute)}
-    read = Counter(
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
     constants = {
-        node.targets[0].id: (node.value, read[node.targets[0].id])
+        node.targets[0].id: node.value
         for node in nodes
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
@@ -97,17 +155,11 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     }
     calls: list[tuple[str, dict[str, Any]]] = []
     for call in (node for node in nodes if isinstance(node, ast.Call)):
-        name, words = ast.unparse(call.func), dict[str, Any]()
-        is_ours = name.endswith("bandpo_loss")  # takes its rule first
-        for word in [
-            *call.keywords,
-            *(ast.keyword("trust_region", code) for code in call.args[:1] if is_ours),
-        ]:
-            value = _plain_value(word.value, constants)
-            if word.arg is None and isinstance(value, dict):
-                words |= value
-            else:
-                words[word.arg or f"**{ast.unparse(word.value)}"] = value
+        name = ast.unparse(call.func)
+        words = {word.arg: _plain_value(word.value, constants) for word in call.keywords if word.arg}
+        words |= {f"**{ast.unparse(word.value)}": ... for word in call.keywords if word.arg is None}
+        if name.endswith("bandpo_loss") and call.args:  # takes its rule first
+            words["trust_region"] = _plain_value(call.args[0], constants)
         may_change = attributes if name.rpartition(".")[2] in CONFIGS else attributes & words.keys()
         calls.append((name, words | dict.fromkeys(may_change, ...)))
     return calls, [
@@ -115,15 +167,15 @@ def _calls(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     ]
 
 
-def _plain_value(code: ast.expr, constants: Mapping[str, tuple[ast.expr, int]]) -> Any:
+def _plain_value(code: ast.expr, constants: Mapping[str, ast.expr]) -> Any:
     """Return the value of code. It is `...` if that is more than plain values, rules and constants."""
-    constant, times = constants.get(code.id, (code, 1)) if isinstance(code, ast.Name) else (code, 1)
+    constant = constants.get(code.id, code) if isinstance(code, ast.Name) else code
     try:
         value = _evaluated(constant)
     except (ValueError, TypeError, RecursionError):
         return ...
-    # Where else it is read, it may be changed in place.
-    return ... if times > 1 and isinstance(value, dict | list) else value
+    # What has a name may be changed in place.
+    return ... if constant is not code and isinstance(value, dict | list) else value
 
 
 def _evaluated(code: ast.expr) -> Any:

@@ -1,6 +1,8 @@
-"""Read settings, scripts and logs for `bandpo doctor`. The checks are those of `bandpo.doctor`."""
+"""Read the settings, scripts and logs that `bandpo doctor` checks."""
 
 import contextlib
+import csv
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +13,6 @@ from typing import Any
 import numpy as np
 
 from bandpo.clipping import clip_in_words
-from bandpo.doctor import Finding, Level
-from bandpo.doctor.hosts import FACTS, host_of, host_settings
-from bandpo.doctor.installed import installation
-from bandpo.doctor.on_trl import NAMES, trl_settings
 from bandpo.errors import UserError, counted
 from bandpo.files import shortened
 from bandpo.integrations import VERL_IN_FLOAT32
@@ -32,11 +30,13 @@ from ..files.logs import (
     read,
     unscored_in,
 )
-from ..files.reading import content_of, read_yaml
+from ..files.reading import read_yaml
 from ..statistics.collapse import Curves, by_step
-from .nearest import nearest
-from .script import CONFIGS, of_code, of_grpo
-from .shell import SUFFIXES, not_beside, of_shell, script_text
+from . import Finding, Level
+from .hosts import FACTS, host_of, host_settings
+from .installed import installation
+from .on_trl import NAMES, trl_settings
+from .scripts import CONFIGS, SUFFIXES, called, of_code, of_grpo, of_shell, text_of
 
 # Settings that no other trainer's configuration has.
 _GRPO = {
@@ -51,6 +51,11 @@ _OF_TRL = (
     r"(?s)\A(?!.*\bmegatron\s+rlhf\b).*"
     r"(\btrl\s+grpo\b|\b\w*grpo\w*\.py\b|--(num[-_](iterations|generations)|steps[-_]per[-_]generation)\b)"
 )
+
+# Written by `python -m research.report`. Of each point: what a rule moved, and the percentage of tokens it clipped.
+POINTS = Path(__file__).with_name("points.csv")
+# What a verdict is where settings are missing.
+_OF_A_PART: dict[Level, Level] = {"ok": "note", "problem": "warning"}
 
 
 def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Finding]:
@@ -71,21 +76,25 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
         for finding in _logged(log):
             yield replace(finding, what=f"{name_of(key)}: {finding.what}") if len(runs) > 1 else finding
     rest = [text for text in arguments if text not in logs]
-    files = {text: _text(text) for text in rest if Path(text).exists() or "=" not in text}
-    shell = "\n".join(files[text] for text in files if text.endswith(SUFFIXES))
-    missing = ", ".join(sorted(not_beside(shell) - {Path(text).name for text in files}))
+    files = {text: text_of(text) for text in rest if Path(text).exists() or "=" not in text}
+    calls = set[str]().union(*(called(text) for path, text in files.items() if path.endswith(SUFFIXES)))
+    # A script that is called stands before its caller, whose arguments are its last.
+    in_order = sorted(files, key=lambda text: Path(text).name not in calls)
+    shell = "\n".join(files[text] for text in in_order if text.endswith(SUFFIXES))
+    missing = sorted(calls - {Path(text).name for text in files})
     if missing:
-        yield Finding(
-            "note",
-            f"{missing} is called in the script and not found, so its settings are unknown",
-            f"add it: bandpo doctor {missing} {' '.join(arguments)}",
-        )
+        what = f"{', '.join(missing)} is called in the script and not read, so its settings are unknown"
+        yield Finding("note", what, f"add it: bandpo doctor {' '.join((*missing, *arguments))}")
     whole, scripts = "\n".join((*rest, *files.values())), [text for text in files if text.endswith(".py")]
     host = host_of(whole)
     if host is not None and not (scripts and re.search(rf"\b({'|'.join(CONFIGS)})\(", whole)):
-        yield from host_settings(host, _settings(rest), whole, trust=trust)
-    elif rest:
-        yield from _of_trl(rest, files, scripts, whole, trust)
+        findings = host_settings(host, _settings(rest, shell), whole, trust=trust)
+    else:
+        all_here = bool(files) and not missing and "$@" not in whole
+        findings = _of_trl(rest, files, shell, trust, all_here) if rest else iter(())
+    for finding in findings:
+        level = _OF_A_PART.get(finding.level, finding.level) if missing else finding.level
+        yield replace(finding, level=level)
 
 
 def _is_log(text: str) -> bool:
@@ -95,12 +104,13 @@ def _is_log(text: str) -> bool:
 
 
 def _of_trl(
-    rest: Sequence[str], files: Mapping[str, str], scripts: Sequence[str], whole: str, trust: bool
+    rest: Sequence[str], files: Mapping[str, str], shell: str, trust: bool, all_here: bool
 ) -> Iterator[Finding]:
     """Judge settings of TRL, or say that they belong to another program."""
+    scripts, whole = [text for text in files if text.endswith(".py")], "\n".join((*rest, *files.values()))
     settings = of_grpo([Path(text) for text in scripts]) if scripts else {}
     others = [text for text in rest if text not in scripts]
-    settings |= _settings(others, flags=re.search(_OF_TRL, whole) is not None)
+    settings |= _settings(others, shell, flags=re.search(_OF_TRL, whole) is not None)
     inner = [name for name, value in settings.items() if isinstance(value, dict) and value.keys() & _GRPO]
     if len(inner) == 1 and not settings.keys() & _GRPO:
         yield Finding("note", f"the settings below {inner[0]} are read as TRL's")
@@ -120,55 +130,43 @@ def _of_trl(
     else:
         settings = {name: ... if "$" in str(value) else value for name, value in settings.items()}
         host = "unsloth" if scripts and re.search(r"(?m)^[^#\n]*\bunsloth\b", whole) else "TRL"
-        yield from trl_settings(settings, host=host, trust=trust, whole=bool(files) and "$@" not in whole)
+        yield from trl_settings(settings, host=host, trust=trust, whole=all_here)
 
 
-def _text(path: str) -> str:
-    is_shell = path.endswith(SUFFIXES)
-    return script_text(Path(path), set()) if is_shell else content_of(Path(path)).decode(errors="replace")
-
-
-def _settings(arguments: Sequence[str], *, flags: bool = False) -> dict[str, Any]:
+def _settings(arguments: Sequence[str], shell: str, *, flags: bool = False) -> dict[str, Any]:
     """Read nested settings from files and `key=value` overrides. A leading + or ++ is Hydra's; later ones win.
 
-    With `flags`, a script's are settings of TRL, except for --config.
+    With `flags`, those of scripts, whose text is `shell`, are settings of TRL, except for --config.
     """
     config: dict[str, Any] = {}
     for text in arguments:
-        if "=" in text and not Path(text).exists():
+        path = Path(text)
+        if "=" in text and not path.exists():
             put(config, *setting(text.lstrip("+")))
+        elif path.suffix in SUFFIXES:
+            plain = {
+                name.lstrip("-").replace("-", "_") if flags and name != "--config" else name: value
+                for name, value in of_shell(shell).items()
+            }
+            config, shell = merge(config, plain), ""  # all scripts stand where the first one does
         else:
-            config = merge(config, _settings_in(Path(text), flags))
+            config = merge(config, of_code(path) if path.suffix == ".py" else _settings_in(path))
     return config
 
 
-# Folders of Hydra, whose files are what stands below that name.
-_GROUPS = ("actor", "algorithm", "data", "rollout")
-
-
-def _settings_in(path: Path, flags: bool) -> dict[str, Any]:
-    """Read the settings of a file by its kind."""
-    if path.suffix == ".py":
-        return of_code(path)
-    if path.suffix in SUFFIXES:
-        return {
-            name.lstrip("-").replace("-", "_") if flags and name != "--config" else name: value
-            for name, value in of_shell(_text(str(path))).items()
-        }
+def _settings_in(path: Path) -> dict[str, Any]:
+    """Read the settings of a file that is no script."""
     if path.suffix == ".toml":
         try:
-            return tomllib.loads(_text(str(path)))
+            return tomllib.loads(text_of(str(path)))
         except tomllib.TOMLDecodeError as error:
             raise UserError(f"{path} is not TOML: {error}") from None
     node = read_yaml(path)
-    if isinstance(node, list) and all(re.match(r"~|.+=", str(x)) for x in node):  # Hydra's overrides.yaml
-        return _settings([str(x) for x in node if str(x)[0] != "~"])
     if not isinstance(node, dict | None):
         raise UserError(
-            f"{path} must hold settings by name, or Hydra's list of key=value, got {shortened(node)}"
+            f"{path} must hold settings by name, got {shortened(node)}; give key=value as they are"
         )
-    group = path.absolute().parent.name
-    return {group: node} if group in _GROUPS and "defaults" in (node or {}) else node or {}
+    return node or {}
 
 
 def _logged(path: Path) -> Iterator[Finding]:
@@ -243,3 +241,23 @@ def clip_findings(path: Path, log: Followed) -> Iterator[Finding]:
     yield Finding(level, f"{name}: {what}", cure)
     if mean:
         yield nearest(mean)
+
+
+def nearest(percent: float) -> Finding:
+    """Name the runs that clipped about this percentage of tokens. Shares of whole responses are left out.
+
+    >>> nearest(2.0).level
+    'note'
+    """
+    near: list[tuple[float, str]] = []
+    for row in csv.DictReader(POINTS.read_text(encoding="utf-8").splitlines()):
+        is_run = row["kind"] == "public run" or "SmolLM2" in row["run"]
+        if row["clipped"] and row["counted"] != "sequences" and is_run:
+            moved = f"{float(row['pass1']):+.2g} from {row['against']}" if row["pass1"] else ""
+            facts = [", ".join(filter(None, (moved, row["note"]))), row["source"]]
+            text = f"{row['rule']} in {row['run']} ({'; '.join(filter(None, facts))})"
+            near.append((abs(math.log(float(row["clipped"]) / percent)), text))
+    # Two of those whose rules clip a third to three times as many tokens.
+    named = [text for distance, text in sorted(near) if distance < math.log(3)][:2]
+    what = f"runs that clipped about as many tokens: {'; '.join(named) or 'none of docs/report/index.md'}"
+    return Finding("note", what, "docs/report/index.md says when a clip matters")

@@ -3,26 +3,29 @@
 import functools
 import math
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..files import parse_yaml
-from ..losses.objective import Objective
-from ..numerics import listed
-from ..trust_regions.rules import Clip
+from bandpo.files import parse_yaml
+from bandpo.integrations import TRAINERS, VERL_IN_FLOAT32, Trainer, objective_for
+from bandpo.integrations.trl_settings import NEUTRAL
+from bandpo.losses.objective import Objective
+from bandpo.notation import describe
+from bandpo.numerics import listed
+from bandpo.trust_regions.rules import Clip
+
+from ..config.trust import not_loaded, own_type
+from ..provenance import version_of
 from . import (
     Finding,
+    Level,
     absent,
     in_half,
     not_judged,
-    not_loaded,
-    of_sequences,
-    on_verl,
-    own_type,
     split,
     spread,
 )
@@ -30,6 +33,11 @@ from . import (
 FACTS: dict[str, dict[str, Any]] = parse_yaml(
     Path(__file__).with_name("hosts.yaml").read_bytes(), "hosts.yaml"
 )
+
+_ACTOR = "actor_rollout_ref.actor"
+_LOSS = f"{_ACTOR}.policy_loss"
+_ROLLOUT = "algorithm.rollout_correction"
+_WORKERS = "trainer.use_legacy_worker_impl"  # of verl 0.7
 
 
 def host_of(text: str) -> str | None:
@@ -45,9 +53,6 @@ def host_settings(
 
     The text is that of the configuration. With `trust`, the module of a user's rule is imported, which runs it.
     """
-    from ..integrations import TRAINERS, Trainer
-    from ..integrations.trl_settings import NEUTRAL
-
     facts, trainer = FACTS[host], TRAINERS.get(host, Trainer("", ""))
     get = functools.partial(_get, dict(_flat(config)))
 
@@ -69,10 +74,8 @@ def host_settings(
     )  # verl's recipes have others, to choose from
     imported = re.search(r"(?im)^[^#\n]*bandpo(_?loss|trainer|\.integrations\.)", text) is not None
     ours = host in TRAINERS and (all(chosen) if loss else imported)
-    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items())
-    write = (
-        write or f"docs/hosts.md{'; no setting shows whether that is in place' * (host not in TRAINERS)}"
-    )
+    recipe = f"docs/hosts.md{'; no setting shows whether that is in place' * (host not in TRAINERS)}"
+    write = " ".join(f"{name}{' ' if name[0] == '-' else '='}{x}" for name, x in loss.items()) or recipe
     if ours:
         objective = yield from of_rule(host, node, anchor, get(trainer.average.split(".")[-1]), trust)
     elif any(chosen) or node is not None:
@@ -84,14 +87,10 @@ def host_settings(
         # Without the dual clip.
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
-        level, what = "note", facts.get("clip_is", "distances from 1, as in Clip")
-        if any(get(name) == x for name, x in facts.get("gspo", {}).items()):
-            level, what = of_sequences(own.values())
-            limits = limits or absent(*next((_short(name), x) for name, x in facts["clip"].items()), host)
-        what = f", and its limits ({limits}) are {what}" * bool(limits)
-        yield Finding(level, f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
+        of = f", and its limits ({limits}) are {facts.get('clip_is', 'distances from 1, as in Clip')}"
+        yield Finding("note", f"the loss is {host}'s own{of * bool(limits)}", f"for bandpo's: {write}")
     if host == "verl":
-        yield from on_verl.more(get, objective, ours)
+        yield from _of_verl(get, objective, ours)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
     clip = clip if trainer.clamps else f"{{type: objective, trust_region: {clip}, dual_clip: ...}}"
     replaced, takes = other(facts.get("clip", {})), facts.get("takes", {})
@@ -130,13 +129,69 @@ def host_settings(
     yield from (finding for holds, finding in findings if holds)
 
 
+def _of_verl(get: Callable[..., Any], objective: Objective | None, ours: bool) -> Iterator[Finding]:
+    """Check what only verl's settings have. Some do nothing, or something else than they say."""
+    version = version_of("verl") or ""
+    older = version.startswith("0.7.") and get(_WORKERS, "auto") != "disable"
+    engine = get(f"{_ACTOR}.strategy") or get("model_engine") or get("--config-name")
+    # On Megatron log-probabilities are float32, whatever its dtype is (read in its code, not run).
+    megatron = "megatron" in str(engine) or get(f"{_ACTOR}.megatron") is not None
+    key = f"{_ACTOR}.fsdp_config.{'dtype' if older else 'mixed_precision.param_dtype'}"
+    precision = "bf16" if version.startswith("0.7.") and not older else get(key, "bf16 by default")
+    # Without verl here, it runs elsewhere.
+    half: Level = "note" if version_of("flash-attn") else "problem" if version and ours else "warning"
+    anchor = get(f"{_LOSS}.anchor")
+    batch, mini = get("data.train_batch_size"), get(f"{_ACTOR}.ppo_mini_batch_size")
+    findings = [
+        (  # a check that verl leaves out with use_dynamic_bsz
+            isinstance(batch, int)
+            and isinstance(mini, int)
+            and 0 < batch < mini
+            and not get(f"{_ACTOR}.use_dynamic_bsz"),
+            "problem",
+            f"ppo_mini_batch_size {mini} is larger than train_batch_size {batch}: verl stops at the start",
+            f"ppo_mini_batch_size={batch} or smaller",
+        ),
+        (
+            anchor not in ("old", "sampler", None, ...),
+            "problem",
+            f"policy_loss.anchor must be 'old' or 'sampler', got {anchor!r}",
+            "correct it",
+        ),
+        (
+            older and ours and (anchor == "sampler" or get(f"{_LOSS}.tokens_path") is not None),
+            "problem",
+            "anchor=sampler and tokens_path need more than the older workers of verl 0.7 give, its default",
+            f"{_WORKERS}=disable",
+        ),
+        (
+            objective is not None and objective.surrogate == "clip" and objective.dual_clip is None,
+            "note",
+            "the loss has no dual clip; verl's own has one of 3 (clip_ratio_c, which bandpo does not read)",
+            "to change the rule alone: {type: objective, trust_region: ..., dual_clip: 3} as the trust_region",
+        ),
+        (
+            get(f"{_ROLLOUT}.bypass_mode"),
+            "warning",
+            "rollout_correction.bypass_mode=true: the old policy is what the sampler reported. verl's older trainer "
+            f"(not the V1 one) calls its own loss in place of {get(f'{_LOSS}.loss_mode', 'vanilla')!r}",
+            f"{_ROLLOUT}.bypass_mode=false",
+        ),
+        (
+            not megatron and str(precision).lower() not in ("fp32", "float32"),
+            half,
+            f"the actor computes in {precision}: without flash-attn log-probabilities reach the loss as bfloat16, and "
+            "ratios are off by several percent",
+            f"{VERL_IN_FLOAT32}; actor/bandpo/half_precision in the log is 1 if it happens",
+        ),
+    ]
+    yield from (Finding(level, what, cure) for holds, level, what, cure in findings if holds)
+
+
 def of_rule(
     host: str, node: Any, anchor: Any, average: Any, trust: bool
 ) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
-    from ..integrations import objective_for
-    from ..notation import describe
-
     if node is ... or (not trust and own_type(node) is not None):
         why = "not a plain value here" if node is ... else not_loaded(str(own_type(node)))
         cure = "add trust_region={type: ...}; of a recipe of verl, read what --cfg job --resolve prints"
@@ -158,10 +213,10 @@ def of_rule(
         suspicion = "no token can be outside its bounds: the region is too wide; bandpo calibrate finds a narrower one"
     if suspicion:
         yield split("warning", suspicion)
-    if objective.ratio == "sequence-mean" and isinstance(region, Clip):
-        level, what = of_sequences((region.eps_low, region.eps_high))
-        if level == "warning":
-            yield Finding(level, f"{region!r}: its limits are {what}")
+    least = min(region.eps_low, region.eps_high) if isinstance(region, Clip) else 0
+    if objective.ratio == "sequence-mean" and least >= 0.01:  # that mean moves some hundred times less
+        what = f"{region!r}: its limits are for the mean ratio of an answer, where GSPO's paper has 0.0003 and 0.0004"
+        yield Finding("warning", f"{what}; {least:g} clips nothing")
     return objective
 
 

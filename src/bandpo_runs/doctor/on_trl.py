@@ -4,9 +4,13 @@ from collections.abc import Iterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
-from . import Finding, absent, in_half, not_judged, of_sequences, split, spread
+from bandpo.integrations import objective_for
+from bandpo.integrations.trl_settings import refusals, suspicions
+
+from ..provenance import version_of
+from . import Finding, absent, in_half, not_judged, split, spread
 from .hosts import of_rule
-from .installed import minor, version_of
+from .installed import minor
 
 # The settings that are judged, with TRL's own values.
 JUDGED: dict[str, Any] = {
@@ -61,9 +65,6 @@ def trl_settings(
         trust: import the module of a user's rule, which runs what is in it.
         whole: whether these are all settings of a run, so that TRL's own values hold for the others.
     """
-    from ..integrations import objective_for
-    from ..integrations.trl_settings import refusals, suspicions
-
     hidden = sorted(
         name for name, x in config.items() if x is ... and (name in _READ or name[:2] == "**")
     )
@@ -86,19 +87,6 @@ def trl_settings(
     if "trust_region" not in config:
         for message in refusals(settings, objective_for(host, None), host=host):
             yield split("note", f"with BandPOTrainer: {message}")
-        if str(values["importance_sampling_level"]).startswith("sequence"):
-            limits = {
-                x: values[x]
-                for x in ("epsilon", "epsilon_high")
-                if x not in unknown and values[x] is not None
-            }
-            level, what = of_sequences(limits.values())
-            text = ", ".join(
-                f"{x} {limit}{' by default' * (x not in config)}" for x, limit in limits.items()
-            )
-            yield Finding(
-                level, f"importance_sampling_level sequence: its limits ({text or 'epsilon'}) are {what}"
-            )
         return
     objective, anchor = None, values.get("anchor", "old")
     if "trust_region" not in unknown:
