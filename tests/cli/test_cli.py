@@ -218,8 +218,8 @@ def test_a_run_is_neither_repeated_nor_resumed_with_other_settings(here, cli):
     assert "run is finished; nothing to resume" in cli.out(*RECIPE, "--resume")
     assert contents(here) == before
     whole = Path("run/config.yaml").read_text()
-    assert whole.count("  options: {}\n") == 1
-    write("run/config.yaml", whole.replace("  options: {}\n", ""))  # an empty mapping is no setting
+    assert whole.count("trainer:\n") == 1
+    write("run/config.yaml", whole.replace("trainer:\n", "trainer:\n  model_init_kwargs: {}\n"))  # it is no setting
     cli.out(*RECIPE, "--resume")
     Path("run/config.yaml").unlink()  # whoever lost it is not sent in a circle
     assert cli.error(*RECIPE, "--resume").endswith("run holds no run to resume (no config.yaml); put it back\n")
