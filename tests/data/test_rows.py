@@ -183,7 +183,7 @@ def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, tmp_path, r
         ({"eval_size": 6}, "0 rows left to train on"),
         ({"eval_size": 3}, "3 rows left to train on (data.eval_size 3 "),
         ({"prompt": "question"}, "data.prompt: column 'question' is not in"),
-        ({"answer": "gold"}, "data.answer: column 'gold' is not in"),
+        ({"answer": "gold"}, "which has ['prompt', 'answer']; name yours by data.answer=COLUMN"),
     ],
 )
 def test_settings_that_the_rows_cannot_meet_are_named(prepared, data, message):

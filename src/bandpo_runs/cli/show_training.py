@@ -121,7 +121,7 @@ def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: s
     node = full = read_settings(recipe, settings)
     lines: list[str] = []
     if "scene" not in node and node.get("model") != "lab":
-        full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE), resume=resume)
+        full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE))
         stored = Path(full["output"], "config.yaml")
         if resume and stored.exists():  # what was left open was chosen then
             full, lines = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node), []

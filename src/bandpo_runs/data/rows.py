@@ -104,7 +104,10 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
     rows, names = table_rows(data.source, path, data.split)
     for key, name in (("prompt", data.prompt), ("answer", data.answer)):
         if name not in names:
-            raise UserError(f"data.{key}: column {name!r} is not in {path!r}, which has {names}")
+            raise UserError(
+                f"data.{key}: column {name!r} is not in {path!r}, which has {names}; name yours by "
+                f"data.{key}=COLUMN"
+            )
     others = [name for name in names if name not in (data.prompt, data.answer, "prompt", "answer")]
     shaped = []
     for number, row in enumerate(rows, 1):
