@@ -2,7 +2,7 @@
 
     python -m research.measurements.share smollm2 [--repeat 5] [--write]
 
-The micro-batch is that of recipes/smollm2: 32 completions of 16 tokens after prompts of 32. The step is what a training
+The micro-batch is smollm2_reuse.py's: 32 completions of 16 tokens after prompts of 32. The step is what a training
 step is without sampling, and so an upper limit of the share: log-probabilities of the completions, the loss with its
 metrics, the backward pass. `--write` appends a row to share.csv.
 """

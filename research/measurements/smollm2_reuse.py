@@ -3,7 +3,7 @@
     python -m research.measurements.smollm2_reuse [--uses 1 8] [--rules "no clip" ...]
         [--workers 1] [--minutes 60] [--until 20]
 
-The task and all settings but rule, learning rate, seed, uses and rounds are those of recipes/smollm2/base.yaml. Three
+All settings but rule, learning rate, seed, uses and rounds are SETTINGS; the 200 questions are reasoning_gym's. Three
 seeds choose the learning rate of each rule, by the share of right answers at the end; a rate that is .15 behind another
 one is given up. Seeds that chose nothing then judge it, for all rules in turn. A run is one row of smollm2_reuse.csv:
 `right` is that share, at temperature 1, on questions that were not trained on; `reward` is the mean over the training;
@@ -25,10 +25,11 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import reasoning_gym
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bandpo_runs.config.recipe import load
+from bandpo_runs.config.recipe import build, merge
 from bandpo_runs.data.rows import rows_and_reward
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.intervals import training_runs
@@ -38,7 +39,17 @@ from bandpo_runs.training.shared_prompts import sample
 from research.csv_rows import read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
-RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2" / "base.yaml"
+SETTINGS: dict[str, Any] = {
+    # SmolLM2's chat format without its system prompt, which would be half of the tokens.
+    "data": {
+        "template": "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n", "size": 4096, "eval_size": 64,
+    },
+    "reward": "last-number",
+    "trainer": {
+        "lr_scheduler_type": "constant", "loss_type": "dapo", "num_generations": 8, "per_device_train_batch_size": 32,
+        "steps_per_generation": 4, "max_completion_length": 16, "activation_checkpointing": False, "bf16": False,
+    },
+}  # fmt: skip
 RULES: dict[str, dict[str, Any]] = {
     "no clip": {"type": "method", "name": "no-clip"},
     "GRPO 0.2/0.2": {"type": "clip", "eps_low": 0.2, "eps_high": 0.2},
@@ -60,11 +71,14 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         changed = {
             "trust_region": RULES[task["rule"]], "seed": task["seed"], "rounds": task["rounds"], "model": model,
-            "output": folder + "/run", "save_every": 0, "shared_prompts": True, "trainer.use_cpu": device == "cpu",
-            "trainer.learning_rate": task["learning_rate"], "trainer.num_iterations": task["uses"],
-            "trainer.logging_steps": 4 * task["uses"],
+            "output": folder + "/run", "save_every": 0, "shared_prompts": True,
+            "data": {"source": "file", "path": write_questions(Path(folder, "chain_sum.jsonl"))},
+            "trainer": {
+                "use_cpu": device == "cpu", "learning_rate": task["learning_rate"], "num_iterations": task["uses"],
+                "logging_steps": 4 * task["uses"],
+            },
         }  # fmt: skip
-        config = load(RECIPE, [f"{name}={json.dumps(value)}" for name, value in changed.items()])
+        config = build(merge(SETTINGS, changed))
         began = time.monotonic()
         on_trl.run(config)
         seconds = time.monotonic() - began
@@ -78,6 +92,16 @@ def train(task: dict[str, Any], model: str, device: str) -> dict[str, Any]:
             "clipped": f"{statistics.fmean(outside) / statistics.fmean(moved):.6f}", "seconds": round(seconds),
             "hardware": hardware(gpu=device != "cpu"), "torch": torch.__version__, "commit": source_commit(),
         }  # fmt: skip
+
+
+def write_questions(path: Path) -> str:
+    """Write the questions to a file, 4096 rows with repetitions, and return its name."""
+    items = reasoning_gym.create_dataset(
+        "chain_sum", size=4096, seed=0, min_terms=2, max_terms=2, min_digits=1, max_digits=1
+    )
+    rows = [{"prompt": item["question"], "answer": item["answer"]} for item in items]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
 
 
 def right(folder: str | Path, config: Any, device: str) -> list[float]:

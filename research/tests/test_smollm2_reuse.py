@@ -1,13 +1,14 @@
 """research/measurements/smollm2_reuse.py: its rows and its search."""
 
+import hashlib
 import itertools
 import re
 import statistics
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import recipe
-import yaml
 from commands import missing
 from scripts import ROOT
 
@@ -43,13 +44,19 @@ def test_a_run_is_a_row(tmp_path, monkeypatch):
         tmp_path, tmp_path / "run", rounds=2, data={"eval_size": 5},
         reward="test_smollm2_reuse:of_odd_length", trainer={"max_completion_length": 6},
     )  # fmt: skip
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
-    monkeypatch.setattr(smollm2_reuse, "RECIPE", tmp_path / "base.yaml")
+    monkeypatch.setattr(smollm2_reuse, "SETTINGS", node)
+    monkeypatch.setattr(smollm2_reuse, "write_questions", lambda path: node["data"]["path"])
     monkeypatch.setitem(smollm2_reuse.RULES, "tight", {"type": "clip", "eps_low": 1e-4, "eps_high": 1e-4})
     row = smollm2_reuse.train(task_of("tight", 1, 5e-3, 0) | {"uses": 2, "rounds": 2}, str(tmp_path / "model"), "cpu")
     assert [*row] == [*read_rows(smollm2_reuse.CSV)[0]]
     assert 0 < float(row["right"]) < 1
     assert float(row["clipped"]) == pytest.approx(0.75, abs=0.05)  # the first of four steps has a ratio of 1
+
+
+def test_the_questions_are_those_of_the_rows(tmp_path):
+    """By the digest of what reasoning_gym 0.1.25 gave when the rows were measured."""
+    text = Path(smollm2_reuse.write_questions(tmp_path / "chain_sum.jsonl")).read_bytes()
+    assert hashlib.sha256(text).hexdigest() == "3fc93cf3468e6ab7949e0d733e4ce482d4f1317d0d327b9023052abd171249f3"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from bandpo_runs.cli import show_watch
 from bandpo_runs.cli.show_watch import view, watch_and_show
 from bandpo_runs.files.logs import renamed
 from bandpo_runs.reports.panels import PANELS
-from bandpo_runs.reports.watching import Watch, write_page
+from bandpo_runs.reports.watching import Watch
 
 NOW = 1_000_000.0
 
@@ -128,8 +128,6 @@ def test_a_run_that_broke_is_said_to_have_and_is_not_waited_for(tmp_path, cli, c
     assert (run.state, run.notes) == ("stopped", (note, "Why: step 33: weights are not finite"))
     followed([folder], Clock(lambda: pytest.fail("it goes on")))
     assert not missing(capsys.readouterr().out, "round 2 of 48", "stopped, as its numbers were not finite")
-    write_page(tmp_path / "page.html", [run], NOW)
-    assert 'class="alarm"><b>Band-KL' in (tmp_path / "page.html").read_text()
     run_of_ours(folder, [], **stopped)  # before its first row
     cli.out("watch", folder, "--once")
 
@@ -272,28 +270,6 @@ def test_elsewhere_than_on_a_terminal_a_line_is_printed_for_what_is_new(tmp_path
         "Band-KL 0.05, seed 0", "round 1 of 48", "reward 0.500", "entropy 0.400", "clipped 3.00 %", "tail share 40.0 %",
     ]  # fmt: skip
     assert (second[1:3], third[-1], clock.now) == (["round 2 of 48", "reward 0.750"], "finished", NOW + 6)
-
-
-def test_the_page_loads_itself_again_until_the_end(two, tmp_path, capsys):
-    page, pages = tmp_path / "new" / "page.html", []
-    followed(two, Clock(lambda: pages.append(page.read_text())), html=page)
-    pages.append(page.read_text())
-    marks = '<meta http-equiv="refresh" content="10">', "It is not updated any more."
-    assert [missing(text, *marks) for text in pages] == [[marks[1]], [marks[0]]]
-    for text in pages:
-        standing = "round 40 of 48, has stopped writing: last line"
-        assert not missing(text, standing, "&lt;script&gt; of a very long name, number, seed 7", "<svg")
-        assert "<script" not in text.split("<body>")[1]
-        assert "http" not in re.sub('http-equiv|xmlns[:a-z]*="[^"]*"|xlink:href="#[^"]*"', "", text)
-    assert str(page) in capsys.readouterr().out
-
-
-def test_the_page_is_written_only_if_something_is_new(tmp_path, monkeypatch):
-    folder, written = run_of_ours(tmp_path / "run", [ours(1)]), []
-    monkeypatch.setattr(show_watch, "write_page", lambda path, seen, now, refresh=10: written.append(now))
-    followed([folder], Clock(*[lambda: None] * 5, lambda: run_of_ours(folder, [ours(1), ours(2)]), lambda: None),
-             html=tmp_path / "page.html")  # fmt: skip
-    assert written == [NOW, NOW + 12, NOW + 16]  # at once, with the new row, and at the end
 
 
 def test_a_slow_look_is_followed_by_a_long_pause(tmp_path, monkeypatch):

@@ -529,7 +529,7 @@ def test_who_holds_nothing_against_training_rows_is_told(make):
         assert text.count("training rows are not held against evaluation sets") == told
 
 
-# ---- rows of files, of copies on disk, of the hub and of reasoning_gym
+# ---- rows of files, of copies on disk and of the hub
 
 
 @pytest.fixture

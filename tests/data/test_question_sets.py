@@ -53,10 +53,6 @@ def test_questions_that_a_recipe_holds_out(here):
     assert question_sets.read("runs/one") == result
     write("none.yaml", recipe.node(home, run))
     assert "none.yaml holds out no rows (data.eval_size is 0)" in refusal(question_sets.read, "none.yaml")
-    gym = {"source": "reasoning_gym", "task": "chain_sum", "eval_size": 4}
-    of_gym = question_sets.read(str(write("gym.yaml", {**node, "data": gym})))
-    facts = of_gym.name, of_gym.metadata["task"], of_gym.scorer, len(of_gym.questions)
-    assert facts == ("chain_sum", "chain_sum", "last-number", 4)
 
 
 def test_questions_of_the_lab_are_not_those_of_training():

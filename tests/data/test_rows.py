@@ -7,7 +7,6 @@ import recipe
 from commands import missing, refusal
 from disk import write
 
-from bandpo.errors import UserError
 from bandpo_runs import toy
 from bandpo_runs.config.recipe import build
 from bandpo_runs.data.rows import rows_and_reward
@@ -184,14 +183,14 @@ def test_a_file_that_will_not_do_is_one_line_that_names_it(prepared, tmp_path, r
         ({"eval_size": 6}, "0 rows left to train on"),
         ({"eval_size": 3}, "3 rows left to train on (data.eval_size 3 "),
         ({"prompt": "question"}, "data.prompt: column 'question' is not in"),
-        ({"answer": "gold"}, "data.answer: column 'gold' is not in"),
+        ({"answer": "gold"}, "which has ['prompt', 'answer']; name yours by data.answer=COLUMN"),
     ],
 )
 def test_settings_that_the_rows_cannot_meet_are_named(prepared, data, message):
     assert message in refusal(prepared, numbered(6), **data)
 
 
-# ---- the lab and reasoning_gym
+# ---- the lab and made questions
 
 
 def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
@@ -201,36 +200,18 @@ def test_the_lab_makes_as_many_prompts_as_the_run_needs(tmp_path):
     assert reward(completions=[""], completion_ids=[right], answer=[rows[0]["answer"]]) == [1.0]
 
 
-@pytest.fixture
-def gym():
-    return pytest.importorskip("reasoning_gym", reason="reasoning_gym is not installed")
+LARGEST = {"source": "largest-of-three"}
 
 
-def test_a_task_without_answers_is_refused(prepared):
-    with pytest.raises(UserError, match="'graph_color' has no answer to 4 of its 4 questions"):
-        prepared(rounds=1, source="reasoning_gym", task="graph_color")
-
-
-CHAIN_SUM = {"source": "reasoning_gym", "task": "chain_sum", "options": {"seed": 7, "min_digits": 1, "max_digits": 2}}
-
-
-def test_reasoning_gym_rows_are_those_of_the_task(prepared, gym):
-    rows, _, _ = prepared(rounds=2, **CHAIN_SUM)
-    source = gym.create_dataset("chain_sum", size=2 * PROMPTS_A_ROUND, **CHAIN_SUM["options"])
-    assert by_prompt(rows) == by_prompt({"prompt": item["question"], "answer": item["answer"]} for item in source)
-
-
-def test_reasoning_gym_takes_template_chat_held_out_rows_and_another_reward(prepared, gym):
-    rows, held_out, _ = prepared(size=12, eval_size=3, chat=True, template="{prompt}!", **CHAIN_SUM)
-    told = {(len(held_out), prompt[0]["role"], prompt[0]["content"][-1]) for prompt in rows["prompt"]}
-    assert told == {(3, "user", "!")}
-    rows, held_out, reward = prepared(reward="last-number", eval_size=3, rounds=2, **CHAIN_SUM)
+def test_made_questions_take_template_chat_held_out_rows_and_another_reward(prepared):
+    rows, held_out, _ = prepared(size=12, eval_size=3, chat=True, template="{prompt}!", **LARGEST)
+    told = {(len(held_out), prompt[0]["role"], prompt[0]["content"][-2:]) for prompt in rows["prompt"]}
+    assert told == {(3, "user", ".!")}
+    rows, held_out, reward = prepared(reward="last-number", eval_size=3, rounds=2, **LARGEST)
     assert len({*rows["prompt"], *held_out["prompt"]}) == 2 * PROMPTS_A_ROUND + 3  # one for every prompt
     assert reward(completions=[f"so {answer}." for answer in rows["answer"]], answer=rows["answer"]) == [1.0] * 8
 
 
-def test_the_problems_do_not_depend_on_the_seed_of_the_run(prepared, gym):
-    first, other = (
-        prepared(source="reasoning_gym", task="chain_sum", size=8, seed=seed, rounds=2)[0] for seed in (0, 1)
-    )
+def test_made_questions_do_not_depend_on_the_seed_of_the_run(prepared):
+    first, other = (prepared(size=8, seed=seed, rounds=2, **LARGEST)[0] for seed in (0, 1))
     assert (by_prompt(first), list(first) == list(other)) == (by_prompt(other), False)

@@ -51,17 +51,17 @@ def test_changed_data_are_refused_and_nothing_is_written(stopped, which):
     assert facts(stopped.folder)["data"] == sums
     before, text = contents(stopped.folder), file.read_text()
     write(file, turned_round(file))
-    parts = f"{file} changed since {stopped.folder} was started, ", " --changed-data if"
+    parts = f"{file} changed since {stopped.folder} was started, ", f"model={stopped.folder}/checkpoints/checkpoint-"
     assert (missing(refusal(resume, stopped.node), *parts), contents(stopped.folder)) == ([], before)
     write(file, text)
     assert resume(stopped.node) == ["going on after step 8"]
 
 
-def test_changed_data_may_be_meant_and_are_those_of_the_run_from_then_on(stopped):
+def test_another_run_begins_from_the_checkpoint_with_changed_data(stopped, tmp_path):
     write(stopped.rows, turned_round(stopped.rows))
-    told = resume(stopped.node, changed_data=True)
-    assert told[1:] == [f"{stopped.rows} changed since {stopped.folder} was started; it goes on with what is there now"]
-    assert facts(stopped.folder)["data"][str(stopped.rows)] == hashlib.sha256(stopped.rows.read_bytes()).hexdigest()
+    start = str(stopped.folder / "checkpoints" / "checkpoint-8")
+    run(stopped.node | {"model": start, "output": str(tmp_path / "other")})
+    assert facts(tmp_path / "other")["data"][str(stopped.rows)] == hashlib.sha256(stopped.rows.read_bytes()).hexdigest()
 
 
 def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path, monkeypatch):
@@ -78,7 +78,7 @@ def test_rows_of_the_hub_have_a_checksum_too_and_what_is_made_has_none(tmp_path,
     served[3]["answer"] = "2"
     assert (before.keys(), before) == ({"data.source hub"}, again)
     write(folder / "run.json", {"label": "a", "seed": 0, "finished": False, "learning_rate": None, "data": before})
-    assert refusal(check_same_data, folder, sums(), changed=False).startswith("data.source hub changed since")
+    assert refusal(check_same_data, folder, sums()).startswith("data.source hub changed since")
     assert sums({"scene": "storm", "output": str(folder)}) == {}
 
 

@@ -89,10 +89,7 @@ def main(argv: Sequence[str] | None = None, commands: Typer = app, name: str = "
     argv = sys.argv[1:] if argv is None else list(argv)
     # The command as it is shown, and kept in the folder of a run.
     command = shlex.join(
-        [
-            *name.split(),
-            *(without_password(text) for text in argv if text not in ("--resume", "--changed-data")),
-        ]
+        [*name.split(), *(without_password(text) for text in argv if text != "--resume")]
     )
     out, err = (cast("TextIO", _Printable(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

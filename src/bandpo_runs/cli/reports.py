@@ -130,7 +130,6 @@ def methods() -> None:
 @app.command(epilog=LOGS, cls=Once)
 def watch(
     runs: Runs,
-    html: Annotated[Path | None, Page(help="Page to write, which reloads itself.")] = None,
     every: Annotated[
         float, Option(parser=seconds, metavar="SECONDS", help="Time between two looks.")
     ] = 2.0,
@@ -151,9 +150,7 @@ def watch(
     """
     from .show_watch import watch_and_show
 
-    watch_and_show(
-        runs, html=html, every=every, silent=60 * silent, once=once or as_json, as_json=as_json
-    )
+    watch_and_show(runs, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
 
 
 @app.command(epilog=LOGS, cls=Once)

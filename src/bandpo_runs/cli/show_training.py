@@ -104,12 +104,11 @@ def train_and_show(
     settings: Sequence[str],
     resume: bool,
     command: str,
-    changed_data: bool = False,
 ) -> None:
     """Run `bandpo train`."""
     console.quiet = not processes.is_first()
     try:
-        _train(recipe, settings, resume, command, changed_data)
+        _train(recipe, settings, resume, command)
     except UserError:
         # An error of all is said once: the end of the first process ends the others.
         if not processes.is_first():
@@ -117,14 +116,12 @@ def train_and_show(
         raise
 
 
-def _train(
-    recipe: str | None, settings: Sequence[str], resume: bool, command: str, changed_data: bool
-) -> None:
+def _train(recipe: str | None, settings: Sequence[str], resume: bool, command: str) -> None:
     look_in_working_directory()  # for a rule or a reward of the user
     node = full = read_settings(recipe, settings)
     lines: list[str] = []
     if "scene" not in node and node.get("model") != "lab":
-        full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE), resume=resume)
+        full, lines = prepare(node, is_recipe=recipe not in (None, SMOLLM2_RECIPE))
         stored = Path(full["output"], "config.yaml")
         if resume and stored.exists():  # what was left open was chosen then
             full, lines = merge(checked(read_yaml(stored), dict[str, Any], str(stored)), node), []
@@ -162,7 +159,6 @@ def _train(
         folder = run(
             config,
             resume=resume,
-            changed_data=changed_data,
             command=command,
             on_row=on_row,
             say=console.print,

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ from .. import signals
 from ..progress import console, grid
 from ..reports.panels import PANELS, Panel
 from ..reports.texts import three_digits
-from ..reports.watching import Watch, WatchedRun, write_page
+from ..reports.watching import Watch, WatchedRun
 from ..statistics.collapse import mean_of_known
 
 _STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
-# A pause is so many times as long as a look and its page take, so it takes 2 % of a core at most.
+# A pause is so many times as long as a look takes, so watching takes 2 % of a core at most.
 _PAUSE = 50
 # The columns of the table of several runs; those at the end go where room is short.
 _COLUMNS = (
@@ -46,7 +45,6 @@ _COLUMNS = (
 def watch_and_show(
     sources: Sequence[str],
     *,
-    html: Path | None = None,
     every: float = 2.0,
     silent: float,
     once: bool = False,
@@ -64,16 +62,14 @@ def watch_and_show(
         console.print(view(runs))
     try:
         if not once:
-            _follow(watch, runs, html, every)
+            _follow(watch, runs, every)
     except KeyboardInterrupt as end:
         if end.args and end.args[0] != signal.SIGINT:  # Ctrl-C is how one ends it
             raise
         signals.came.clear()
-    if html is not None:
-        write_page(html, watch.look(time.time()), time.time(), refresh=None)
 
 
-def _follow(watch: Watch, runs: list[WatchedRun], html: Path | None, every: float) -> None:
+def _follow(watch: Watch, runs: list[WatchedRun], every: float) -> None:
     """Show the runs until all are finished.
 
     A terminal gets a view that is drawn again and again, other output a line a row.
@@ -82,19 +78,15 @@ def _follow(watch: Watch, runs: list[WatchedRun], html: Path | None, every: floa
     began = time.time()
     screen = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     with screen if console.is_terminal and not console.is_dumb_terminal else nullcontext():
-        if html is not None:
-            console.print(f"The page, which loads itself again: {html}")
         while True:
             signals.check()
-            now = {run.label: (run.state, run.rows, run.notes) for run in runs}
             if screen.is_started:
                 screen.update(view(runs), refresh=True)
             else:
+                now = {run.label: (run.state, run.rows, run.notes) for run in runs}
                 for run in [run for run in runs if shown.get(run.label) != now[run.label]]:
                     console.print(_line(run), soft_wrap=True)
-            if html is not None and now != shown:
-                write_page(html, runs, time.time())
-            shown = now
+                shown = now
             if watch.complete and all(run.ended for run in runs):
                 return
             time.sleep(max(every, _PAUSE * (time.time() - began)))

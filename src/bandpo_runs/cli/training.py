@@ -170,13 +170,6 @@ def train(
     resume: Annotated[
         bool, Option("--resume", help="Continue from the last checkpoint in the run's folder.")
     ] = False,
-    changed_data: Annotated[
-        bool,
-        Option(
-            "--changed-data",
-            help="As --resume, where the data are meant to be other ones than at the start.",
-        ),
-    ] = False,
 ) -> None:
     """Train a language model under one rule.
 
@@ -216,7 +209,7 @@ def train(
     processes.end_with_launcher()  # before the slow imports
     from .show_training import train_and_show
 
-    return train_and_show(recipe, settings, resume or changed_data, ctx.obj, changed_data)
+    return train_and_show(recipe, settings, resume, ctx.obj)
 
 
 @app.command(cls=Once)

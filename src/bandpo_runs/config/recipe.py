@@ -29,7 +29,6 @@ _USED = {
     "largest-of-three": _ROWS,
     "file": _FILE,
     "hub": {*_FILE, "split"},
-    "reasoning_gym": {*_ROWS, "task", "options"},
 }
 
 
@@ -44,38 +43,34 @@ class DataConfig(_Node):
     'train'
 
     Attributes:
-        source: `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), `reasoning_gym`, `largest-of-three`
-            (questions after the largest of three numbers of two digits), or `lab`.
+        source: `file` (JSON lines, CSV or Parquet), `hub` (of Hugging Face), `largest-of-three` (questions
+            after the largest of three numbers of two digits), or `lab`.
         path: file or hub name.
         split: of a hub data set.
         prompt: column with the prompt: text, or chat messages.
         answer: column with the answer that rewards compare with.
         template: text with {prompt} in it, e.g. instructions around the question.
         chat: send a text prompt as one user message through the model's chat template.
-        task, options: name and settings of a reasoning_gym task; answers are compared with its one answer.
         size: rows to use or to generate; None takes all of a file.
         eval_size: how many of the last rows are held out for evaluation.
         eval_path: other data to evaluate on in training, as for `bandpo eval --data`: `aime24,aime25`, a file, `lab`.
     """
 
-    source: Literal["lab", "file", "hub", "reasoning_gym", "largest-of-three"] = "lab"
+    source: Literal["lab", "file", "hub", "largest-of-three"] = "lab"
     path: str | None = None
     split: str = "train"
     prompt: str = "prompt"
     answer: str = "answer"
     template: str = pydantic.Field(default="{prompt}", pattern=r"\{prompt\}")
     chat: bool = False
-    task: str | None = None
-    options: dict[str, Any] = {}
     size: pydantic.StrictInt | None = pydantic.Field(default=None, ge=1)
     eval_size: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     eval_path: str | None = None
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> Self:
-        key = {"file": "path", "hub": "path", "reasoning_gym": "task"}.get(self.source)
-        if key and getattr(self, key) is None:
-            raise ValueError(f"{key} is missing; data.source {self.source!r} needs it")
+        if self.source in ("file", "hub") and self.path is None:
+            raise ValueError(f"path is missing; data.source {self.source!r} needs it")
         for name, field in type(self).model_fields.items():
             if (
                 name not in {"source", "eval_path", *_USED[self.source]}

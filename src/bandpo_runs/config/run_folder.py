@@ -56,21 +56,15 @@ def check_same_run(folder: Path, config: RunConfig) -> None:
         )
 
 
-def check_same_data(folder: Path, now: Mapping[str, str], changed: bool) -> str | None:
-    """Check that a run's data are those of its start. Returns what is to be told.
-
-    Raises UserError for others, unless they are `changed` on purpose.
-    """
+def check_same_data(folder: Path, now: Mapping[str, str]) -> None:
+    """Check that a run's data are those of its start. Raises UserError for others."""
     before = read_info(folder).get("data", {}) if (folder / "run.json").exists() else now
     different = ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
-    if not different:
-        return None
-    if not changed:
+    if different:
         raise UserError(
             f"{different} changed since {folder} was started, so it would go on as another training; put back what was "
-            "there, or resume by --changed-data if the change is meant"
+            f"there, or begin another run, with model={folder}/checkpoints/checkpoint-STEP and another output"
         )
-    return f"{different} changed since {folder} was started; it goes on with what is there now"
 
 
 def check_free(folder: Path) -> None:

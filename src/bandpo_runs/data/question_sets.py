@@ -87,13 +87,12 @@ def _held_out(config: RunConfig, name: str) -> QuestionSet:
     if held_out is None:
         raise UserError(f"{name} holds out no rows (data.eval_size is 0); name other --data")
     rows = [(row["prompt"], row["answer"], {}) for row in held_out.to_list()]
-    metadata = {"path": data.path, "task": data.task, "options": data.options}
-    return _distinct(held_out_name(data), rows, config.reward, metadata)
+    return _distinct(held_out_name(data), rows, config.reward, {"path": data.path})
 
 
 def held_out_name(data: DataConfig) -> str:
-    """Name the held-out rows of a run: the task, or the file."""
-    return str(data.task) if data.source == "reasoning_gym" else Path(data.path or "").stem
+    """Name the held-out rows of a run by their file."""
+    return Path(data.path or "").stem
 
 
 def evaluation_set(name: str, *, template: str | None = None, copies: Path | None = None) -> QuestionSet:

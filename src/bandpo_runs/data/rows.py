@@ -1,4 +1,4 @@
-"""Read training rows `{prompt, answer, ...}` in a fixed order. They come from files, the hub, tasks or the lab."""
+"""Read training rows `{prompt, answer, ...}` in a fixed order. They come from files, the hub or the lab."""
 
 import hashlib
 import json
@@ -32,11 +32,11 @@ def rows_and_reward(config: RunConfig) -> tuple[Dataset, Dataset | None, Reward]
 
 
 def checksums(data: DataConfig, rows: Dataset) -> dict[str, str]:
-    """Return the SHA-256 of each file of the data by its path. Of the hub and of tasks it is that of the rows."""
+    """Return the SHA-256 of each file of the data by its path. Of the hub it is that of the rows."""
     names = [data.path or "", *(data.eval_path or "").split(",")]  # of the hub's data sets, too
     sums = {name: file_hash(Path(name)) for name in names if Path(name).is_file()}
-    if data.source in ("hub", "reasoning_gym"):
-        sums[f"data.source {data.source}"] = hashlib.sha256(b"".join(map(line_of, rows))).hexdigest()
+    if data.source == "hub":
+        sums["data.source hub"] = hashlib.sha256(b"".join(map(line_of, rows))).hexdigest()
     return sums
 
 
@@ -57,15 +57,15 @@ def read_rows(config: RunConfig) -> tuple[Dataset, Dataset | None]:
     if data.source == "lab":
         flip = toy.SCENES[config.scene or "tail"].flip
         return Dataset.from_list(toy.prompts(needed, config.seed, flip)), None
-    if data.source in _MADE:
-        made = _MADE[data.source](data, data.size or needed + data.eval_size)
+    if data.source == "largest-of-three":
+        made = _largest_of_three(data.size or needed + data.eval_size)
         rows = Dataset.from_list([{**row, "prompt": _prompt(row["prompt"], data)} for row in made])
     else:
         rows = _from_table(data, config.reward)
     if data.size is not None:
         if len(rows) < data.size:
             raise UserError(
-                f"data.size is {data.size}, but {data.path or data.task} has only {counted(len(rows), 'row')}"
+                f"data.size is {data.size}, but {data.path} has only {counted(len(rows), 'row')}"
             )
         rows = rows.select(range(data.size))
     held_out = None
@@ -104,7 +104,10 @@ def _from_table(data: DataConfig, reward: str) -> Dataset:
     rows, names = table_rows(data.source, path, data.split)
     for key, name in (("prompt", data.prompt), ("answer", data.answer)):
         if name not in names:
-            raise UserError(f"data.{key}: column {name!r} is not in {path!r}, which has {names}")
+            raise UserError(
+                f"data.{key}: column {name!r} is not in {path!r}, which has {names}; name yours by "
+                f"data.{key}=COLUMN"
+            )
     others = [name for name in names if name not in (data.prompt, data.answer, "prompt", "answer")]
     shaped = []
     for number, row in enumerate(rows, 1):
@@ -141,7 +144,7 @@ def _prompt(text: str, data: DataConfig) -> str | list[dict[str, str]]:
     return [{"role": "user", "content": text}] if data.chat else text
 
 
-def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
+def _largest_of_three(count: int) -> list[dict[str, Any]]:
     """Make different questions after the largest of three numbers of two digits."""
     if count > 704_880:
         raise UserError(f"data.size must be at most 704,880 for largest-of-three, got {count:,}")
@@ -150,31 +153,3 @@ def _largest_of_three(data: DataConfig, count: int) -> list[dict[str, Any]]:
         numbers = draw.sample(range(10, 100), 3)
         answers["Name the largest number: {}, {}, {}.".format(*numbers)] = str(max(numbers))
     return [{"prompt": question, "answer": answer} for question, answer in answers.items()]
-
-
-def _reasoning_gym(data: DataConfig, count: int) -> list[dict[str, Any]]:
-    """Make the questions of a task. Raises UserError where the package is missing, or has no such task or option."""
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise UserError(
-            f"data.task {data.task!r} needs the package: pip install 'bandpo[reasoning-gym]'"
-        ) from None
-    options = {"seed": 0, **data.options}
-    try:
-        items = reasoning_gym.create_dataset(str(data.task), size=count, **options)
-    except Exception as error:
-        raise UserError(
-            f"data.task {data.task!r} with options {options}: {' '.join(str(error).split())}"
-        ) from error
-    rows = [{"prompt": item["question"], "answer": item["answer"]} for item in items]
-    open_ended = sum(row["answer"] is None for row in rows)
-    if open_ended:  # such as graph_color, which has many right answers and names none
-        raise UserError(
-            f"data.task {data.task!r} has no answer to {open_ended} of its {len(rows)} questions; a task must have one "
-            "answer to each, with which the reward compares"
-        )
-    return [{**row, "answer": str(row["answer"])} for row in rows]
-
-
-_MADE = {"largest-of-three": _largest_of_three, "reasoning_gym": _reasoning_gym}

@@ -19,8 +19,8 @@ _MOST_READ = 200  # places at which a curve is read
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 
-def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -> tuple[Any, ...]:
-    """Return title, drawing, meaning and, if asked, the values for page.js."""
+def _drawn(figure: Figure, styles: Styles, title: str) -> tuple[Any, ...]:
+    """Return title, drawing, meaning, and the values for page.js."""
     limits: list[tuple[float, float]] = []
 
     def drawing(ax: Axes) -> None:
@@ -29,13 +29,13 @@ def drawn(figure: Figure, styles: Styles, title: str = "", read: bool = False) -
 
     panel = figure.panel
     picture = svg(
-        drawing, f"{title}{panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}"
+        drawing, f"{title}: {panel.title}, {panel.unit}, by {figure.axis}, for {join(figure.curves)}"
     )
     return (
         panel.title,
         picture,
         panel.meaning,
-        _values(figure, styles, *limits) if read and limits else None,
+        _values(figure, styles, *limits) if limits else None,
     )
 
 
@@ -91,7 +91,7 @@ def write_page(report: Report, output: Path) -> None:
             (
                 part,
                 key(styles, part.labels, part.title),
-                [drawn(figure, styles, f"{part.title}: ", True) for figure in part.figures],
+                [_drawn(figure, styles, part.title) for figure in part.figures],
             )
             for part in report.parts
         ],

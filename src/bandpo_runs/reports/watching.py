@@ -1,8 +1,6 @@
-"""Follow a training through its logs, and draw its page."""
+"""Follow a training through its logs."""
 
 import contextlib
-import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +11,7 @@ from bandpo.errors import UserError
 from ..config.run_folder import Info, read_info
 from ..evals.results import split_label
 from ..files.logs import Followed, files_of, logs_at, name_of
-from ..files.writing import write_atomically
 from ..statistics.collapse import WINDOW, Curves, by_step
-from .charts import key, method_styles
-from .page import drawn
-from .panels import PANELS
-from .templates import rendered
 
 State = Literal["waiting", "running", "finished", "stopped", "silent", "gone"]
 
@@ -164,26 +157,3 @@ def _notes(log: Followed) -> Iterator[str]:
         yield f"The log cannot be read now: {log.fault}" if log.at else log.fault
     for note in log.notes:
         yield f"{note[0].upper()}{note[1:]}."
-
-
-def write_page(path: Path, runs: Sequence[WatchedRun], now: float, refresh: int | None = 10) -> None:
-    """Write the page, which a browser loads again every `refresh` seconds."""
-    styles = method_styles([run.label for run in runs])
-    figures = []
-    for axis in dict.fromkeys(run.axis for run in runs):
-        for panel in PANELS.values():
-            drawable = {
-                run.label: [run] for run in runs if run.axis == axis and not math.isnan(panel.last(run))
-            }
-            figures += [drawn(panel.figure(axis, drawable), styles)] if drawable else []
-    write_atomically(
-        path,
-        rendered(
-            "watch.html.jinja",
-            refresh=refresh,
-            when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
-            runs=runs,
-            labels=key(styles, styles),
-            figures=figures,
-        ).encode(),
-    )

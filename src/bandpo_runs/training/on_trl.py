@@ -53,7 +53,6 @@ def run(
     config: RunConfig,
     *,
     resume: bool = False,
-    changed_data: bool = False,
     command: str | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
@@ -71,7 +70,6 @@ def run(
     Args:
         config: from `bandpo_runs.config.load`.
         resume: go on with the run in `config.output`.
-        changed_data: also where its data are other ones than at its start.
         command: how to repeat the run, for the report.
         on_row: called with every row of metrics.
         say: called with every notice.
@@ -97,14 +95,13 @@ def run(
         if is_finished(folder):
             say(f"{folder} is finished; nothing to resume")
             return folder
-        return _run(folder, config, resume, changed_data, command, on_row, say)
+        return _run(folder, config, resume, command, on_row, say)
 
 
 def _run(
     folder: Path,
     config: RunConfig,
     resume: bool,
-    changed_data: bool,
     command: str | None,
     on_row: Callable[[Row], None],
     say: Callable[[str], None],
@@ -121,7 +118,8 @@ def _run(
     with state.local_main_process_first():
         rows, held_out, reward = rows_and_reward(config)
         data = checksums(config.data, rows)
-        changed = check_same_data(folder, data, changed_data) if resume else None
+        if resume:
+            check_same_data(folder, data)
         chat = isinstance(rows[0]["prompt"], list)
         held_out = validation_rows(config.data, held_out, chat)
         if config.model == "lab":
@@ -136,9 +134,8 @@ def _run(
     if mark is not None:
         arguments.eval_on_start = False  # it was done, and its row is in the file
     reason = why_not(arguments, model) if config.shared_prompts else ""
-    slow = f"TRL samples and scores the answers, which takes longer: {reason}"
-    for line in filter(None, (changed, reason and slow)):
-        say(line)
+    if reason:
+        say(f"TRL samples and scores the answers, which takes longer: {reason}")
     validation = Validation(reward, accuracy=config.reward in ACCURACIES)
     try:
         trainer = _trainer(

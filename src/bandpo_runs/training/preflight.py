@@ -1,9 +1,7 @@
 """Check a run before its weights are loaded. What is left open is filled in, to fit the machine and the data."""
 
-import math
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,18 +16,8 @@ from ..data.problems import are_messages
 from . import models, processes
 
 SMOLLM2_RECIPE = str(Path(__file__).with_name("smollm2.yaml"))
-_PROMPTS = ("prompt", "question", "problem", "messages", "query", "input", "instruction")
-_ANSWERS = (
-    "answer",
-    "ground_truth",
-    "solution",
-    "gold",
-    "gold_answer",
-    "target",
-    "reference",
-    "output",
-    "label",
-)
+_PROMPTS = ("prompt", "question", "problem", "messages")
+_ANSWERS = ("answer", "ground_truth", "solution")
 
 
 class _Data(NamedTuple):
@@ -61,9 +49,7 @@ class _Model(NamedTuple):
         return (4 if full.get("lora") else 16) * self.parameters + answers * tokens * each
 
 
-def prepare(
-    node: Mapping[str, Any], *, is_recipe: bool = False, resume: bool = False
-) -> tuple[dict[str, Any], list[str]]:
+def prepare(node: Mapping[str, Any], *, is_recipe: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Check a run against machine, model and data, and fill in what it leaves open.
 
     Of a recipe that is only what must be set: it holds nothing out, and keeps TRL's own values, unless it says so.
@@ -79,7 +65,6 @@ def prepare(
             raise UserError(f"{key} must be settings by name, got {node[key]!r}")
     trainer, data_node = node.get("trainer", {}), dict(node.get("data", {}))
     on_cpu = not torch.cuda.is_available() or bool(trainer.get("use_cpu"))
-    bf16 = not on_cpu and torch.cuda.is_bf16_supported()
     if trainer.get("fp16") and on_cpu:
         raise UserError("trainer.fp16=true needs a GPU: remove it; the CPU computes in float32")
     rule_of(node)
@@ -96,8 +81,7 @@ def prepare(
             "num_generations": 8,
             "max_completion_length": 64 if on_cpu else 512,
             "use_cpu": on_cpu,
-            "bf16": bf16 and not trainer.get("fp16"),
-            **({} if on_cpu or bf16 else {"fp16": True}),
+            "bf16": not on_cpu and not trainer.get("fp16") and torch.cuda.is_bf16_supported(),
         },
     }
     full = merge(required, node)
@@ -114,11 +98,11 @@ def prepare(
     _fit_batch(full, model, data, memory)
     config = build(full)  # every key and type
     if not is_recipe:
-        _add_evaluation(full, config, on_cpu)
+        _add_evaluation(full, config)
     full.setdefault("output", _output(config))
     return full, [
         _machine(config.trainer, on_cpu, memory),
-        *_lines(config, _room(full, model, data, memory, resume)),
+        *_lines(config, _needed(full, model, data, memory)),
     ]
 
 
@@ -180,7 +164,7 @@ def _fit_batch(full: dict[str, Any], model: _Model, data: _Data, memory: float) 
     trainer.setdefault("steps_per_generation", 4 * parts if isinstance(parts, int) else 4)
 
 
-def _add_evaluation(full: dict[str, Any], config: RunConfig, on_cpu: bool) -> None:
+def _add_evaluation(full: dict[str, Any], config: RunConfig) -> None:
     """Log a row a round, save and evaluate four times, and evaluate at the start."""
     trainer, quarter = full["trainer"], max(1, config.rounds // 4)
     trainer.setdefault("logging_steps", config.steps_per_round)
@@ -237,8 +221,8 @@ def _machine(trainer: Mapping[str, Any], on_cpu: bool, memory: float) -> str:
     return f"Machine: {torch.cuda.get_device_name()}, {_gb(memory)} of memory free; {precision}.{several}"
 
 
-def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, resume: bool) -> str:
-    """Say what a run takes. Raises UserError where memory or disk have less."""
+def _needed(full: Mapping[str, Any], model: _Model, data: _Data, memory: float) -> float:
+    """Return the memory that a run takes. Raises UserError where less is free."""
     answers, tokens = (
         full["trainer"]["per_device_train_batch_size"],
         full["trainer"]["max_completion_length"] or 0,
@@ -249,27 +233,16 @@ def _room(full: Mapping[str, Any], model: _Model, data: _Data, memory: float, re
             f"this needs about {_gb(needed)} of memory, and {_gb(memory)} are free: take a smaller "
             "trainer.per_device_train_batch_size, --lora, or a smaller model"
         )
-    # The model, and at most two checkpoints and a third that is being written, of weights and both of Adam's numbers.
-    every = full.get("save_every")
-    checkpoints = min(3, math.ceil(full["rounds"] / every)) if every else 0
-    disk = 0 if full.get("lora") else (4 + 12 * checkpoints) * model.parameters
-    output = Path(full["output"]).absolute()
-    free = shutil.disk_usage(next(each for each in (output, *output.parents) if each.exists())).free
-    if disk > free and not resume:  # what is resumed has its checkpoints
-        raise UserError(
-            f"this needs about {_gb(disk)} of disk for {output}, and {_gb(free)} are free: save_every=0 takes "
-            f"{_gb(4 * model.parameters)}, and -o another folder"
-        )
-    return f"about {_gb(needed)} of memory and {_gb(disk)} of disk"
+    return needed
 
 
-def _lines(config: RunConfig, room: str) -> list[str]:
+def _lines(config: RunConfig, needed: float) -> list[str]:
     group, questions = config.trainer["num_generations"], config.prompts_per_round
     lora = f", LoRA of rank {config.lora}" if config.lora else ""
     return [
         f"Batch: {questions * group} answers a round ({questions} questions x {group}) of at most "
         f"{config.trainer['max_completion_length']} tokens, in {counted(config.steps_per_round, 'optimizer step')}; "
-        f"{room}.",
+        f"about {_gb(needed)} of memory.",
         f"Reward {config.reward}, learning rate {config.trainer.get('learning_rate', 1e-6):g}{lora}, "
         f"{counted(config.rounds, 'round')}, {counted(config.data.eval_size, 'held-out question')}. To change one: "
         "key=value.",
