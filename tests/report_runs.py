@@ -74,7 +74,7 @@ def report_of(*sources, **options):
 
 def cells(report, caption: str, part: int = 0):
     """The table whose caption begins so, as {row: {column: text}}; small print stands behind " | "."""
-    found = [*report.parts[part].tables, report.intervals, *filter(None, [report.settings])]
+    found = [*report.parts[part].tables, *filter(None, [report.settings])]
     (table,) = [each for each in found if each.caption.startswith(caption) and each.rows]
     heads = [head for head, _ in table.head[1:]]
     texts = {name: [" ".join(" | ".join(cell).split()) for cell in row] for name, row in table.rows}

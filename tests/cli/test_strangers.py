@@ -88,9 +88,8 @@ def test_no_command_that_reads_imports_what_is_named(inside, capsys):
     for args in READING:
         assert (main(args) in (0, 1), Path("ran").exists()) == (True, False), args
     assert "evilmod" not in sys.modules
-    text, name = " ".join("".join(capsys.readouterr()).split()), "the rule evilmod:X is not loaded; --trust"
-    assert text.count(f"{name} loads it") == 4  # of the doctor
-    assert f"Mine: {name} loads it." in Path("report.html").read_text()
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert text.count("the rule evilmod:X is not loaded; --trust loads it") == 4  # of the doctor
 
 
 def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_path, cli):
@@ -99,12 +98,11 @@ def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_p
     assert ("label 'Mine' stands for another" in cli.error("report", tmp_path), Path("ran").exists()) == (True, False)
 
 
-@pytest.mark.parametrize("args", [READING[0], *READING[3:7]], ids=lambda args: args[1].replace("/", "-"))
+@pytest.mark.parametrize("args", READING[3:7], ids=lambda args: args[1].replace("/", "-"))
 def test_trust_imports_it(inside, capsys, args):
     assert main([*args, "--trust"]) in (0, 1)
-    shown = Path("report.html").read_text() if args[0] == "report" else capsys.readouterr().out
-    assert (Path("ran").read_text(), "not loaded" in shown) == ("evilmod\n", False)
-    assert args[0] != "doctor" or "X(0.1)" in shown
+    shown = capsys.readouterr().out
+    assert (Path("ran").read_text(), "not loaded" in shown, "X(0.1)" in shown) == ("evilmod\n", False, True)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from .shared import (
     RULES,
     Json,
     Page,
-    Trust,
     minutes,
     objective,
     probability,
@@ -160,7 +159,6 @@ def report(
     baseline: Annotated[
         str | None, Option(help="Label to compare with. [default: what begins with GRPO]")
     ] = None,
-    trust: Trust = False,
 ) -> None:
     """Compare runs on one self-contained HTML page.
 
@@ -168,7 +166,7 @@ def report(
     """
     from ..reports.page import write_report
 
-    print(write_report(runs, output, baseline=baseline, trust=trust))
+    print(write_report(runs, output, baseline=baseline))
 
 
 @app.command(epilog=RULES, cls=Once)

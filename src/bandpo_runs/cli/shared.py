@@ -17,10 +17,6 @@ RULES = (
     "clip:0.2:0.28 or dcpo:0.16:0.2:10, or a YAML node such as '{type: capped, region: {type: band}, max_ratio: 10}'."
 )
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
-Trust = Annotated[
-    bool,
-    Option("--trust", help="Import the module of a rule that a run names; this runs its code."),
-]
 
 
 def several(metavar: str, help: str, read: Callable[[str], Any] = str, *names: str) -> Any:

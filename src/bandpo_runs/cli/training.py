@@ -11,7 +11,7 @@ from typer import Argument, Context, Option
 from bandpo.errors import UserError
 
 from .app import Once, app
-from .shared import RULES, Json, Page, Trust, count, seed_list, several, width, wrapped
+from .shared import RULES, Json, Page, count, seed_list, several, width, wrapped
 
 MARK = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "FAIL"}
 
@@ -218,7 +218,10 @@ def doctor(
         list[str] | None, Argument(metavar="FILE|key=value", help="Settings or logs to check.")
     ] = None,
     as_json: Json = False,
-    trust: Trust = False,
+    trust: Annotated[
+        bool,
+        Option("--trust", help="Import the module of a rule that settings name; this runs its code."),
+    ] = False,
 ) -> int:
     """Check the installation, the settings of a run, or its log.
 

@@ -1,12 +1,10 @@
 """Limit a stranger's recipe or model. No code runs, no secret is shown, and what is sent is said."""
 
-import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bandpo.errors import UserError, nearest
-from bandpo.trust_regions.nodes import OWN, node_of_text
 
 # What may stand in mappings whose keys go on to a loader or a sampler; with the values where these could name code. The
 # keys of other mappings are those of a schedule, a chat template, or a plan of sharding.
@@ -89,27 +87,6 @@ def check_attention(config: Any) -> None:
                 f"its config.json has {kernel!r} as attn_implementation, a kernel of the Hugging Face hub, and bandpo "
                 "runs no code from there; take it out"
             )
-
-
-def own_type(node: Any) -> str | None:
-    """Find the first `module:Class` that is a type in a node, at any depth. None without one.
-
-    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
-    wrote looks here first.
-    """
-    with contextlib.suppress(ValueError):
-        node = node_of_text(node) if isinstance(node, str) else node
-    items = enumerate(node) if isinstance(node, list | tuple) else ()
-    inner: Mapping[Any, Any] = node if isinstance(node, Mapping) else dict(items)
-    kind = inner.get("type")
-    if isinstance(kind, str) and re.fullmatch(OWN, kind):
-        return kind
-    return next(filter(None, map(own_type, inner.values())), None)
-
-
-def not_loaded(kind: str) -> str:
-    """Return the reader's text for such a rule."""
-    return f"the rule {kind} is not loaded; --trust loads it"
 
 
 # Settings with which a run sends its data, its weights or its log to other machines.

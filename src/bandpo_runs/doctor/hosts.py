@@ -1,5 +1,6 @@
 """Check settings of any trainer by the facts of `hosts.yaml`."""
 
+import contextlib
 import functools
 import math
 import re
@@ -16,9 +17,9 @@ from bandpo.integrations.trl_settings import NEUTRAL
 from bandpo.losses.objective import Objective
 from bandpo.notation import describe
 from bandpo.numerics import listed
+from bandpo.trust_regions.nodes import OWN, node_of_text
 from bandpo.trust_regions.rules import Clip
 
-from ..config.trust import not_loaded, own_type
 from ..provenance import version_of
 from . import (
     Finding,
@@ -188,12 +189,31 @@ def _of_verl(get: Callable[..., Any], objective: Objective | None, ours: bool) -
     yield from (Finding(level, what, cure) for holds, level, what, cure in findings if holds)
 
 
+def own_type(node: Any) -> str | None:
+    """Find the first `module:Class` that is a type in a node, at any depth. None without one.
+
+    `trust_region` and all that call it would import that module, which runs what is in it. Who reads what a stranger
+    wrote looks here first.
+    """
+    with contextlib.suppress(ValueError):
+        node = node_of_text(node) if isinstance(node, str) else node
+    items = enumerate(node) if isinstance(node, list | tuple) else ()
+    inner: Mapping[Any, Any] = node if isinstance(node, Mapping) else dict(items)
+    kind = inner.get("type")
+    if isinstance(kind, str) and re.fullmatch(OWN, kind):
+        return kind
+    return next(filter(None, map(own_type, inner.values())), None)
+
+
 def of_rule(
     host: str, node: Any, anchor: Any, average: Any, trust: bool
 ) -> Generator[Finding, None, Objective | None]:
     """Name the loss of a node, or what is wrong with it. Returns the objective."""
-    if node is ... or (not trust and own_type(node) is not None):
-        why = "not a plain value here" if node is ... else not_loaded(str(own_type(node)))
+    own = None if trust or node is ... else own_type(node)
+    if node is ... or own is not None:
+        why = (
+            "not a plain value here" if node is ... else f"the rule {own} is not loaded; --trust loads it"
+        )
         cure = "add trust_region={type: ...}; of a recipe of verl, read what --cfg job --resolve prints"
         yield Finding("note", f"trust_region: {why}", cure if node is ... else "")
         return None

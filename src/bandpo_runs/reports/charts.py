@@ -1,23 +1,21 @@
-"""Draw the figures of a page as inline SVG: curves, bounds of rules, and keys."""
+"""Draw the figures of a page as inline SVG: curves, and keys."""
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import matplotlib
 import matplotlib.style
-import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from .panels import Figure
 from .templates import LIGHT
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.5, 1.2)), (0, (6, 1.6, 1.5, 1.6)))
-DOTTED: dict[str, Any] = {"linestyle": (0, (1, 3)), "linewidth": 0.8}
 INK, RULE = "#000001", "#000002"  # stand in for two colours of the page, see `svg`
 LEFT, RIGHT, WIDTH = 46, 8, 360  # px: beside the axes of a drawing, and of a drawing
 Styles = dict[str, dict[str, Any]]
@@ -48,24 +46,6 @@ def draw(ax: Axes, figure: Figure, styles: Styles) -> None:
     ax.margins(x=0.015)
     top = figure.panel.top
     ax.set_ylim(min(0, ax.dataLim.ymin), 1.03 * top if top else ax.get_ylim()[1])
-
-
-def draw_bounds(
-    ax: Axes, p: np.ndarray, bounds: Mapping[str, tuple[np.ndarray, np.ndarray]], styles: Styles
-) -> None:
-    """Draw both bounds of the ratio by p. A bound of 0 or infinity leaves the picture."""
-    highest = 10.0
-    for index, (label, both) in enumerate(bounds.items()):
-        for bound in both:
-            highest = max([highest, *bound[np.isfinite(bound)]])
-            ax.plot(p, bound, **styles[label], markevery=(10 + 40 * index // len(bounds), 40))
-    ax.plot(p, 1 / p, color=matplotlib.rcParams["axes.edgecolor"], **DOTTED)
-    ax.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(0.05, min(2 * highest, 1e4)))
-    ax.set_title("new / old probability", loc="left")
-    ax.set_xlabel("old probability p", loc="right")
-    for axis in ax.xaxis, ax.yaxis:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_locator(NullLocator())
 
 
 def key(styles: Styles, labels: Iterable[str], name: str = "") -> list[tuple[str, Markup]]:

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ..files.writing import write_atomically
-from .charts import LEFT, RIGHT, WIDTH, Styles, draw, draw_bounds, key, method_styles, svg
+from .charts import LEFT, RIGHT, WIDTH, Styles, draw, key, method_styles, svg
 from .panels import Figure
-from .report import GRID, Report, make_report
+from .report import Report, make_report
 from .sections import read_sections
 from .templates import LIGHT, rendered
 from .texts import join, three_digits
@@ -70,18 +70,6 @@ def _values(figure: Figure, styles: Styles, limits: tuple[float, float]) -> dict
 def write_page(report: Report, output: Path) -> None:
     """Write the page whole, or not at all."""
     styles = method_styles(report.labels)
-    bounds: tuple[Any, ...] = ()
-    if report.bounds:
-        bounds = (
-            "Bounds of the ratio",
-            svg(
-                lambda ax: draw_bounds(ax, GRID, report.bounds, styles),
-                f"Bounds of the probability ratio by old probability, for {join(report.bounds)}; numbers in the table",
-                300,
-            ),
-            "lower ≤ π(a) / π_old(a) ≤ upper, for p = π_old(a). Dotted: 1/p, where the new probability is 1. "
-            "A line that leaves the picture goes to 0 or to infinity.",
-        )
     page = rendered(
         "page.html.jinja",
         _SCRIPT,
@@ -95,21 +83,17 @@ def write_page(report: Report, output: Path) -> None:
             )
             for part in report.parts
         ],
-        bounds=bounds,
     )
     write_atomically(output, page.encode())
 
 
-def write_report(
-    runs: Iterable[Path | str], output: Path, *, baseline: str | None = None, trust: bool = False
-) -> Path:
+def write_report(runs: Iterable[Path | str], output: Path, *, baseline: str | None = None) -> Path:
     """Write the page about runs: PATH or LABEL=PATH of a folder or a log.
 
-    `baseline` is the label that the others are compared with; by default the first that starts with "GRPO". With
-    `trust`, the module of a user's rule is imported; without, the page names the rule and draws no bounds.
+    `baseline` is the label that the others are compared with; by default the first that starts with "GRPO".
 
     Raises:
         UserError: a run is missing, corrupt or ambiguous. Then nothing is written.
     """
-    write_page(make_report(read_sections([*runs], baseline, trust=trust)), Path(output))
+    write_page(make_report(read_sections([*runs], baseline)), Path(output))
     return Path(output)

@@ -6,20 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from bandpo.trust_regions.base import Context, Region
-
 from ..config.recipe import leaves
-from ..config.trust import blanked, not_loaded
+from ..config.trust import blanked
 from .panels import NUMBERS, PANELS, Figure, last_of
 from .sections import Run, Section
 from .templates import Table, cell
 from .texts import MIN_SEEDS, join, show, summarize
 from .verdicts import LIMITS, SCENES, verdicts
-
-GRID = np.logspace(-4, 0, 161)  # old probabilities of `Report.bounds`
 
 
 @dataclass(frozen=True)
@@ -42,9 +35,6 @@ class Report:
     lead: str
     verdicts: list[tuple[str, list[str]]]  # sentences on each part, under its title if there are several
     parts: list[Part]
-    # The lowest and the highest ratio of each rule at `GRID`.
-    bounds: dict[str, tuple[np.ndarray, np.ndarray]]
-    intervals: Table
     settings: Table | None  # that differ between runs
     facts: list[str]
     commands: list[str]
@@ -55,14 +45,11 @@ def make_report(sections: Sequence[Section]) -> Report:
     """Compute everything that the page says, once."""
     runs = [run for section in sections for run in section.runs]
     labels = list(dict.fromkeys(label for section in sections for label in section.methods))
-    bounds, intervals = _bounds(runs)
     return Report(
         labels=labels,
         lead=_lead(sections, runs, labels),
         verdicts=[(section.title if sections[1:] else "", verdicts(section)) for section in sections],
         parts=[_part(section) for section in sections],
-        bounds=bounds,
-        intervals=intervals,
         settings=_settings(sections, runs),
         facts=[*_facts(runs)],
         commands=list(
@@ -208,56 +195,6 @@ def _tables(section: Section) -> Iterator[Table]:
 
 
 # ---------------------------------------------------------------------------------------------------------- all of them
-def ratio_bounds(region: Region, p: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the lowest and the highest ratio for a token of old probability p.
-
-    A rule that asks for the sign of A gives the bound that binds: the lower
-    one for A < 0, the upper one for A > 0. None for a rule that asks for more.
-    """
-    log_p = torch.from_numpy(p).log()
-    try:
-        down, up = (
-            region.bounds(log_p, Context(advantages=torch.full_like(log_p, sign))) for sign in (-1.0, 1.0)
-        )
-    except ValueError:
-        return None
-    return down.log_low.double().exp().numpy(), up.log_high.double().exp().numpy()
-
-
-def _bounds(runs: Sequence[Run]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], Table]:
-    """Return the bounds of each rule at `GRID`. A table has some of them, with notes on the others."""
-    first: dict[str, Run] = {}
-    for run in runs:
-        first.setdefault(run.label, run)
-    rules = {label: run.region for label, run in first.items() if run.region is not None}
-    drawn = {
-        label: bounds
-        for label, region in rules.items()
-        for bounds in [ratio_bounds(region, GRID)]
-        if bounds
-    }
-    notes = []
-    for label, run in sorted(first.items()):
-        reasons = {
-            not_loaded(str(run.own)): run.own is not None,
-            "a log does not say the rule of its run, so no interval is shown": run.objective is None,
-            "one ratio for a whole response, and so no interval per token": run.region is None,
-            "bounds depend on more than the old probability, and so no line": label not in drawn,
-        }
-        notes += [f"{label}: {reason}." for reason, holds in reasons.items() if holds][:1]
-    p = np.array([0.01, 0.1, 0.8])
-    rows = []
-    for label in drawn:
-        low, high = (np.minimum(bound * p, 1) for bound in ratio_bounds(rules[label], p) or ())
-        rows.append((label, [(f"{a:.3f}–{b:.3f}",) for a, b in zip(low, high, strict=True)]))
-    return drawn, Table(
-        "Where the probability p of a token may go",
-        [("method", ""), *((f"p = {x:g}", "") for x in p)],
-        rows,
-        notes,
-    )
-
-
 def _settings(sections: Sequence[Section], runs: Sequence[Run]) -> Table | None:
     """List the settings that differ, except seed, label and output folders."""
     settings = {

@@ -14,12 +14,8 @@ from typing import Any
 import numpy as np
 
 from bandpo.errors import UserError
-from bandpo.losses.nodes import objective
-from bandpo.losses.objective import Objective
-from bandpo.trust_regions.base import Region
 
 from ..config.run_folder import Info, read_info
-from ..config.trust import own_type
 from ..evals.results import split_label
 from ..files.logs import files_of, logs_at, name_of, read, repetition
 from ..files.reading import check_different, checked, read_yaml
@@ -37,29 +33,16 @@ class Run(Curves):
         folder: of the run, or the file of its log.
         info: its run.json; None for a log of another trainer, as the next three.
         config: its settings.
-        objective: what it was trained with; None where that is `own`.
-        own: the type of a user's rule, `module:Class`, whose module was not imported.
     """
 
     folder: Path
     info: Info | None = None
     config: dict[str, Any] | None = None
-    objective: Objective | None = None
-    own: str | None = None
-
-    @property
-    def region(self) -> Region | None:
-        """Return the run's rule, if it is known and has an interval for each token."""
-        return (
-            self.objective.trust_region
-            if self.objective is not None and self.objective.is_per_token
-            else None
-        )
 
     @property
     def rule(self) -> Any:
-        """Return the objective, or the node of a rule that was not loaded."""
-        return (self.config or {}).get("trust_region") if self.own is not None else self.objective
+        """Return the node of the rule. It is not made, for that may run a module's code."""
+        return (self.config or {}).get("trust_region")
 
     @property
     def seed(self) -> int | None:
@@ -70,10 +53,8 @@ class Run(Curves):
         return f"{self.label} ({self.folder})" if self.seed is None else f"{self.label}, seed {self.seed}"
 
 
-def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run]:
+def read_runs(sources: Sequence[Path | str]) -> list[Run]:
     """Read every run at or below each PATH or LABEL=PATH.
-
-    With `trust`, the module of a user's rule is imported, which runs what is in it.
 
     Raises:
         UserError: a run is missing, corrupt, or there twice; the message names the file.
@@ -90,7 +71,7 @@ def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run
                 )
             places.append((label, folder, log))
     check_different(folder for _, folder, _ in places)
-    runs = [_run(folder, log, label, trust) for label, folder, log in places]
+    runs = [_run(folder, log, label) for label, folder, log in places]
     # Logs without a label: those of one name are runs of one method only if they are repetitions in one folder.
     unnamed = [run for run, (label, *_) in zip(runs, places, strict=True) if run.info is label is None]
     homes = {run: run.folder if run.seed is None else run.folder.parent for run in unnamed}
@@ -103,10 +84,10 @@ def read_runs(sources: Sequence[Path | str], *, trust: bool = False) -> list[Run
     ]
 
 
-def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
+def _run(folder: Path, path: Path, label: str | None) -> Run:
     """Read the log of a run, and what its folder says of it if it is one of ours."""
     if (folder / "run.json").is_file():
-        settings = _settings(folder, trust)
+        settings = _settings(folder)
         info, log = settings["info"], read(folder / "metrics.jsonl")
         finished, remark = info["finished"], info.get("stopped")
     else:
@@ -128,18 +109,13 @@ def _run(folder: Path, path: Path, label: str | None, trust: bool) -> Run:
     )
 
 
-def _settings(folder: Path, trust: bool) -> dict[str, Any]:
-    """Return `info`, `config`, and `objective` or `own`, of a run folder."""
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return `info` and `config` of a run folder."""
     path = folder / "config.yaml"
     info, config = read_info(folder), checked(read_yaml(path), dict[str, Any], str(path))
     if "trust_region" not in config:
         raise UserError(f"{path}: 'trust_region' is missing; expected the resolved config of a run")
-    own = None if trust else own_type(config["trust_region"])
-    try:
-        rule = None if own is not None else objective(config["trust_region"])
-    except ValueError as error:
-        raise UserError(f"{path}: trust_region: {error}") from error
-    return {"info": info, "config": config, "objective": rule, "own": own}
+    return {"info": info, "config": config}
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,8 +227,6 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
     return sorted(sections, key=lambda s: (s.scene is None, str(s.scene), s.learning_rate or 0))
 
 
-def read_sections(
-    sources: Sequence[Path | str], baseline: str | None = None, *, trust: bool = False
-) -> list[Section]:
+def read_sections(sources: Sequence[Path | str], baseline: str | None = None) -> list[Section]:
     """Read runs for a comparison, as `read_runs` does."""
-    return make_sections(read_runs(sources, trust=trust), baseline)
+    return make_sections(read_runs(sources), baseline)
