@@ -1,5 +1,6 @@
 """Check a setup. `installed` looks at packages, a module each at the settings of a trainer."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +49,16 @@ def not_judged(why: str, epochs: object = None, cure: str = "") -> Finding:
 def absent(name: str, own: object, host: str) -> str:
     """Say that a setting is not given. The trainer's own value is named as that."""
     return f"{name} is not given here" + (f"; {host}'s default would be {own}" if own is not None else "")
+
+
+# The geometric mean over an answer moves some hundred times less than the ratio of a token.
+_GSPO = "for the mean ratio of an answer, where GSPO's paper has 0.0003 and 0.0004"
+
+
+def of_sequences(limits: Iterable[object]) -> tuple[Level, str]:
+    """Say what limits of GSPO's ratio are, and whether they are those of a token's."""
+    least = min((x for x in limits if isinstance(x, int | float)), default=0)
+    return ("warning", f"{_GSPO}; {least:g} clips nothing") if least >= 0.01 else ("note", _GSPO)
 
 
 def in_half(what: str, cure: str) -> Finding:

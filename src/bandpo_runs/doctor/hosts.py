@@ -27,6 +27,7 @@ from . import (
     absent,
     in_half,
     not_judged,
+    of_sequences,
     split,
     spread,
 )
@@ -88,8 +89,12 @@ def host_settings(
         # Without the dual clip.
         own = {name: get(name) for name in facts.get("clip", {}) if not name.endswith("_c")}
         limits = ", ".join(f"{_short(name)} {x}" for name, x in own.items() if x not in (None, ...))
-        of = f", and its limits ({limits}) are {facts.get('clip_is', 'distances from 1, as in Clip')}"
-        yield Finding("note", f"the loss is {host}'s own{of * bool(limits)}", f"for bandpo's: {write}")
+        level, what = "note", facts.get("clip_is", "distances from 1, as in Clip")
+        if any(get(name) == x for name, x in facts.get("gspo", {}).items()):
+            level, what = of_sequences(own.values())
+            limits = limits or absent(*next((_short(name), x) for name, x in facts["clip"].items()), host)
+        what = f", and its limits ({limits}) are {what}" * bool(limits)
+        yield Finding(level, f"the loss is {host}'s own{what}", f"for bandpo's: {write}")
     if host == "verl":
         yield from _of_verl(get, objective, ours)
     clip = "{type: clip, eps_low: ..., eps_high: ...}"
@@ -233,10 +238,10 @@ def of_rule(
         suspicion = "no token can be outside its bounds: the region is too wide; bandpo calibrate finds a narrower one"
     if suspicion:
         yield split("warning", suspicion)
-    least = min(region.eps_low, region.eps_high) if isinstance(region, Clip) else 0
-    if objective.ratio == "sequence-mean" and least >= 0.01:  # that mean moves some hundred times less
-        what = f"{region!r}: its limits are for the mean ratio of an answer, where GSPO's paper has 0.0003 and 0.0004"
-        yield Finding("warning", f"{what}; {least:g} clips nothing")
+    if objective.ratio == "sequence-mean" and isinstance(region, Clip):
+        level, what = of_sequences((region.eps_low, region.eps_high))
+        if level == "warning":
+            yield Finding(level, f"{region!r}: its limits are {what}")
     return objective
 
 

@@ -8,7 +8,7 @@ from bandpo.integrations import objective_for
 from bandpo.integrations.trl_settings import refusals, suspicions
 
 from ..provenance import version_of
-from . import Finding, absent, in_half, not_judged, split, spread
+from . import Finding, absent, in_half, not_judged, of_sequences, split, spread
 from .hosts import of_rule
 from .installed import minor
 
@@ -87,6 +87,19 @@ def trl_settings(
     if "trust_region" not in config:
         for message in refusals(settings, objective_for(host, None), host=host):
             yield split("note", f"with BandPOTrainer: {message}")
+        if str(values["importance_sampling_level"]).startswith("sequence"):
+            limits = {
+                x: values[x]
+                for x in ("epsilon", "epsilon_high")
+                if x not in unknown and values[x] is not None
+            }
+            level, what = of_sequences(limits.values())
+            text = ", ".join(
+                f"{x} {limit}{' by default' * (x not in config)}" for x, limit in limits.items()
+            )
+            yield Finding(
+                level, f"importance_sampling_level sequence: its limits ({text or 'epsilon'}) are {what}"
+            )
         return
     objective, anchor = None, values.get("anchor", "old")
     if "trust_region" not in unknown:
