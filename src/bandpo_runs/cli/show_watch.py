@@ -1,4 +1,4 @@
-"""Show `bandpo watch`: all that is known of one run, or a table of several."""
+"""Show `bandpo watch`: all that is known of one run, or a line for each of several."""
 
 import json
 import math
@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from rich.cells import cell_len
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -17,29 +16,19 @@ from rich.text import Text
 from bandpo.errors import UserError
 
 from .. import signals
-from ..progress import console, grid
+from ..progress import console
 from ..reports.panels import PANELS, Panel
 from ..reports.texts import three_digits
 from ..reports.watching import Watch, WatchedRun
 from ..statistics.collapse import mean_of_known
 
-_STYLES = {"silent": "bold red", "gone": "bold red", "stopped": "bold red", "running": "green"}
+_STYLES = {
+    **dict.fromkeys(("silent", "gone", "stopped"), "bold red"),
+    **dict.fromkeys(("running", "finished", "waiting"), ""),
+}
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 # A pause is so many times as long as a look takes, so watching takes 2 % of a core at most.
 _PAUSE = 50
-# The columns of the table of several runs; those at the end go where room is short.
-_COLUMNS = (
-    "reward",
-    "entropy",
-    "clipped",
-    "tail share",
-    "above",
-    "below",
-    "radius",
-    "P(work)",
-    "good tail cut",
-    "KL",
-)
 
 
 def watch_and_show(
@@ -96,8 +85,11 @@ def _follow(watch: Watch, runs: list[WatchedRun], every: float) -> None:
 
 def view(runs: Sequence[WatchedRun], width: int | None = None) -> Group:
     """Return the text of the terminal."""
-    width = width or (console.width if console.is_terminal else 100)
-    return Group(*(_one(runs[0], width) if len(runs) == 1 else _several(runs, width)))
+    if len(runs) > 1:
+        return Group(
+            *(Text(_line(run), "bold red" if run.collapsed else _STYLES[run.state]) for run in runs)
+        )
+    return Group(*_one(runs[0], width or (console.width if console.is_terminal else 100)))
 
 
 def _one(run: WatchedRun, width: int) -> list[Any]:
@@ -111,51 +103,8 @@ def _one(run: WatchedRun, width: int) -> list[Any]:
     return lines
 
 
-def _several(runs: Sequence[WatchedRun], width: int) -> list[Any]:
-    """Return a row for each run, with as many columns as fit, and the remarks below."""
-    several_axes = len({run.axis for run in runs}) > 1
-    columns = [
-        ["run", *(_short(run.label, max(12, width // 3)) for run in runs)],
-        ["at" if several_axes else runs[0].axis, *(_at(run, several_axes) for run in runs)],
-        ["state", *(run.standing if run.state == "running" else run.state for run in runs)],
-    ]
-    for name in _COLUMNS:
-        values = [PANELS[name].last(run) for run in runs]
-        if not all(map(math.isnan, values)):
-            columns.append([name + ", %" * bool(PANELS[name].percent), *map(three_digits, values)])
-    while len(columns) > 3 and sum(2 + max(map(cell_len, column)) for column in columns) > width:
-        columns.pop()
-    heads, *rows = zip(*columns, strict=True)
-    lines: list[Any] = [
-        grid(
-            heads,
-            [
-                [*row[:2], Text(row[2], _STYLES.get(run.state, "")), *row[3:]]
-                for run, row in zip(runs, rows, strict=True)
-            ],
-            left=3,
-            box=None,
-            pad_edge=False,
-            padding=(0, 1),
-        )
-    ]
-    for run in runs:
-        if run.state not in ("running", "finished") or run.collapse is not None or run.notes:
-            lines += [
-                Text(),
-                Text.assemble((f"{run.label}: ", "bold"), _standing(run)),
-                *_remarks(run),
-            ]
-    return lines
-
-
-def _at(run: WatchedRun, named: bool) -> str:
-    step = f"{run.x[-1]:g}" if len(run.x) else "0"
-    return (f"{run.axis} " if named else "") + step + (f"/{run.end}" if run.end else "")
-
-
 def _standing(run: WatchedRun) -> Text:
-    return Text.assemble(f"{run.now}, ", (run.standing, _STYLES.get(run.state, "")))
+    return Text.assemble(f"{run.now}, ", (run.standing, _STYLES[run.state]))
 
 
 def _remarks(run: WatchedRun) -> list[Text]:
@@ -208,8 +157,3 @@ def _curve(y: np.ndarray, width: int) -> str:
     return "".join(
         " " if math.isnan(mean) else blocks[round((mean - low) / spread * 7)] for mean in means
     )
-
-
-def _short(text: str, most: int) -> str:
-    """Return the beginning and the end of a name; the end holds the seed."""
-    return text if len(text) <= most else f"{text[: most - 9]}..{text[-7:]}"
