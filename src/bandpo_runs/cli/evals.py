@@ -172,8 +172,7 @@ def compare(
 ) -> None:
     """Compare two checkpoints, with intervals.
 
-    It compares the problems that both answered, for each data set and on average, and says how many samples would
-    settle the question.
+    It compares the problems that both answered, for each data set and on average.
     """
     from ..evals.results import apart, read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched
