@@ -55,7 +55,10 @@ def server(home):
                     break
             except OSError:
                 time.sleep(0.1)
-        yield f"http://localhost:{port}/v1"
+        url = f"http://localhost:{port}/v1"
+        # The first request loads the model; several at once could fail then.
+        drawn(Server(str(home / "model"), url, body=PLAIN), requests(1, ["a"]), Sampling(max_tokens=1))
+        yield url
     finally:
         process.kill()
         process.wait()

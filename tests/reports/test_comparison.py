@@ -122,9 +122,9 @@ def test_a_copy_of_an_evaluation_is_level_with_it(made, tmp_path):
     assert not missing("\n".join(lines), "not settled. B - A is +0.0 points", ", p = 1.00")
 
 
-def test_a_file_is_named_once(tmp_path, cli):
+def test_the_two_are_named_with_their_files(tmp_path, cli):
     a, b = (write(tmp_path / f"{name}.jsonl", [{"prompt": x, "score": int(x == name)} for x in "abc"]) for name in "ab")
-    assert cli.out("compare", a, f"new={b}").startswith(f"A = {a}\nB = new ({b})\n")
+    assert cli.out("compare", a, f"new={b}").startswith(f"A = a ({a})\nB = new ({b})\n")
 
 
 def test_what_does_not_compare_is_said(tmp_path):

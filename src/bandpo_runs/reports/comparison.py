@@ -52,8 +52,8 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], wid
     on_average = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     return "\n".join(
         [
-            f"A = {_named(a)}",
-            f"B = {_named(b)}",
+            f"A = {a.label} ({a.source})",
+            f"B = {b.label} ({b.source})",
             "",
             *_table(_rows(comparisons), width),
             "",
@@ -66,13 +66,6 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], wid
             *_notes(a, b, comparisons),
         ]
     )
-
-
-def _named(result: Result) -> str:
-    """Write a result's label and its source, once if both are the same."""
-    if result.label in (str(result.source), result.source.name, result.source.stem):
-        return str(result.source)
-    return f"{result.label} ({result.source})"
 
 
 def _rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
