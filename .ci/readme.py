@@ -31,6 +31,7 @@ NOT_RUN = {
     "python -m verl": "verl has an environment of its own, with tests of its own",
     "vllm serve": "needs vLLM",
     "bandpo eval Qwen": "the model is on the hub",
+    "bandpo eval MODEL": "the model is the reader's",
     "bandpo data prepare paper": "the data are on the hub",
     "bandpo data prepare my.csv": "the file is the reader's",
     "bandpo train recipe.yaml": "the recipe is the reader's",
@@ -40,7 +41,7 @@ _OF_VERL = "needs verl; tests/cluster/test_reproduce.py runs the ten minutes of 
 _AFTER_VERL = """
     bandpo report paper-; bandpo doctor paper-; bandpo table paper-; bandpo table checkpoints/
     bandpo table runs/eval/smoke; bandpo compare before=checkpoints/; bandpo compare checkpoints/
-    bandpo eval checkpoints/; ls paper-smoke; at=checkpoints/
+    bandpo eval runs/merged; ls paper-smoke; at=checkpoints/
 """
 NOT_RUN |= dict.fromkeys(map(str.strip, re.split("[;\n]", _AFTER_VERL.strip())), _OF_VERL)
 

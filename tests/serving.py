@@ -9,18 +9,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import torch
 
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.base import Request
+from bandpo_runs.evals.samples import Request
 
 PROMPTS = ["a b =", "c =", "d e f g h =", "p"]  # of different lengths
 
 
 def requests(count=8, prompts=PROMPTS):
-    return [Request((p, i), prompt, 1000 * p + i) for p, prompt in enumerate(prompts) for i in range(count)]
+    return [Request(("d", p, i), prompt, 1000 * p + i) for p, prompt in enumerate(prompts) for i in range(count)]
 
 
 def drawn(engine, wanted, sampling):
     answers = {}
-    engine.generate(wanted, sampling, lambda request, answer: answers.update({request.key: answer}))
+    engine.generate(wanted, sampling, lambda sample: answers.update({sample.key: sample}))
     return answers
 
 

@@ -32,8 +32,9 @@ def make_evaluation(folder):
     facts = {"label": "Made", "model": "m", "weights": "w", "backend": "transformers", "scorer": "exact",
              "versions": {"torch": "2"}, "command": "bandpo eval m", "started": "now"}  # fmt: skip
     with Evaluation(folder, facts, Sampling(n=2, max_tokens=8), questions) as evaluation:
-        for question, sample, seed in evaluation.todo():
-            evaluation.add(Sample("made", question.prompt, sample, seed, str(question.prompt + sample), 2, "stop"))
+        for request in evaluation.todo():
+            _, prompt, sample = request.key
+            evaluation.add(Sample(*request.key, request.seed, str(prompt + sample), 2, "stop"))
     grade_folder(folder)
 
 
@@ -316,7 +317,7 @@ report run -o run.html
 explain band:kl:0.05
 data prepare rows.jsonl -o data
 data list
-eval lab -n 1 --limit 2 --max-tokens 2 -o before
+eval run -n 1 --limit 2 --max-tokens 2 -o before
 eval run -n 1 --limit 2 --max-tokens 2 --data lab -o after
 score before
 compare before after

@@ -1,4 +1,4 @@
-"""bandpo eval of checkpoints that verl's own worker wrote, on one and two ranks, by the command that it names."""
+"""Checkpoints that verl's own worker wrote, on one and two ranks, and models of them by the command of bandpo eval."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from bandpo.errors import UserError
 from bandpo_runs.cli import main
 from bandpo_runs.evals.folder import read_metadata, read_samples
-from bandpo_runs.evals.generate import whole_weights
+from bandpo_runs.evals.models import find_model
 
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"]
 HF_MODEL = f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
@@ -62,27 +62,31 @@ def expected(folder, weights, dtype):
 def test_the_logits_are_those_of_the_trained_model(trained, case, ranks):
     folder, weights = trained
     actor = folder / str(ranks) / case / "global_step_1" / "actor"
+    place = actor / "huggingface"
     if case != "whole":
         with pytest.raises(UserError) as error:
-            whole_weights(actor)
-        command = shlex.split(re.search(r"python (-m verl.model_merger .*?)(?:; add|$)", str(error.value))[1])
+            find_model(str(actor.parent))
+        place = folder / f"{case} of {ranks}"
+        command = shlex.split(re.search(r"python (-m verl.model_merger .*), then", str(error.value))[1])
+        command = [str(place) if word == "MODEL" else word for word in command]
         environment = os.environ | verl_toy.ENVIRONMENT
         subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True)
-    model = AutoModelForCausalLM.from_pretrained(actor / "huggingface", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     if case == "lora":
-        model = PeftModel.from_pretrained(model, actor / "huggingface" / "lora_adapter").merge_and_unload()
+        model = PeftModel.from_pretrained(model, place / "lora_adapter").merge_and_unload()
+        for of_lora in (place, actor / "huggingface"):
+            with pytest.raises(UserError, match="and its LoRA apart"):
+                find_model(str(of_lora))
     else:
-        assert whole_weights(actor) == actor / "huggingface"
+        assert find_model(str(place)).path == str(place)
     dtype = torch.float32 if case == "whole" else torch.bfloat16
     torch.testing.assert_close(logits(model), expected(folder, weights[ranks][case], dtype), rtol=1e-4, atol=1e-5)
 
 
-def test_eval_draws_from_a_run_whose_weights_are_whole(trained, monkeypatch):
+def test_eval_draws_from_a_checkpoint_whose_weights_are_whole(trained, monkeypatch):
     folder, _ = trained
     monkeypatch.chdir(folder)
     Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    Path("2/whole/latest_checkpointed_iteration.txt").write_text("1")  # as verl's trainer leaves it
-    command = ["eval", "2/whole", "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]
-    assert main(command) == 0
-    label = read_metadata(Path("runs/eval/2/whole-1"))["label"]
-    assert (len(read_samples(Path("runs/eval/2/whole-1"))), label) == (2, "2 / whole, step 1")
+    command = ["eval", "2/whole/global_step_1/actor/huggingface", "--label", "whole, step 1", "-o", "out"]
+    assert main([*command, "--data", "sums.jsonl", "--max-tokens=2", "-n", "2", "--backend=transformers"]) == 0
+    assert (len(read_samples(Path("out"))), read_metadata(Path("out"))["label"]) == (2, "whole, step 1")

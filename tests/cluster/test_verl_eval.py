@@ -23,12 +23,11 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from bandpo_runs.evals import generate
-from bandpo_runs.evals.backends.base import Request
-from bandpo_runs.evals.backends.vllm import VLLM
+from bandpo_runs.evals.backends.local import VLLM
 from bandpo_runs.cli import main
 from bandpo.errors import UserError
 from bandpo_runs.evals.folder import read_metadata, read_questions, read_samples
-from bandpo_runs.evals.samples import Sampling, seed_of
+from bandpo_runs.evals.samples import Request, Sampling, seed_of
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -42,22 +41,22 @@ if __name__ == "__main__":
 
     def texts(requests, sampling):
         answers = {}
-        engine.generate(requests, sampling, lambda request, answer: answers.update({str(request.key): answer.text}))
+        engine.generate(requests, sampling, lambda sample: answers.update({str(sample.key): sample.text}))
         return answers
 
     questions, sampling = read_questions(folder / "out", read_metadata(folder / "out")), Sampling(n=6, max_tokens=8)
-    every = [Request((q.prompt, i), q.content, seed_of(0, q, i)) for q in questions for i in range(6)]
+    every = [Request((q.data, q.prompt, i), q.content, seed_of(0, q, i)) for q in questions for i in range(6)]
     alone = {}
     for request in every[::7]:
         alone |= texts([request], sampling)
     turned = texts(every[::-2], sampling)
     again = texts(every[:3], sampling)
-    many = [Request(i, questions[0].content, i) for i in range(2000)]
+    many = [Request(("many", 0, i), questions[0].content, i) for i in range(2000)]
     first = texts(many, Sampling(n=1, max_tokens=1))
     greedy = texts(every[:1], Sampling(n=1, temperature=0.0, max_tokens=1))
     long = [{"role": "user", "content": "1+1=" * 40}]
     try:
-        texts([Request(0, long, 0)], sampling)
+        texts([Request(("long", 0, 0), long, 0)], sampling)
     except UserError as error:
         refused = str(error)
     result = {"alone": alone, "turned": turned, "again": again, "first": list(first.values())}
@@ -93,7 +92,7 @@ def test_the_command_line_takes_vllm_where_it_is_installed(folder):
 
 def test_a_sample_of_vllm_depends_on_its_seed_and_not_on_who_shares_its_batch(folder):
     result = json.loads((folder / "result.json").read_text())
-    whole = {str((s.prompt, s.sample)): s.text for s in read_samples(folder / "out")}
+    whole = {str(s.key): s.text for s in read_samples(folder / "out")}
     assert len(set(whole.values())) > 20
     for name, count in (("alone", 6), ("turned", 18), ("again", 3)):
         assert len(result[name]) == count

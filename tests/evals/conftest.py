@@ -4,7 +4,7 @@ import pytest
 import recipe
 
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.transformers import Transformers
+from bandpo_runs.evals.backends.local import Transformers
 
 
 @pytest.fixture(scope="session")

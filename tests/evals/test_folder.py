@@ -22,19 +22,18 @@ FACTS = {"label": "Tiny", "model": "m", "weights": "w", "backend": "transformers
          "versions": {"torch": "2"}, "command": "bandpo eval it", "started": "now"}  # fmt: skip
 
 
-def answer(question, sample, seed):
+def answer(key, seed):
     """What a model says: of the seed, and of awkward characters."""
-    text = f"{seed}\n\u2028\x00\ud800 {{}}"
-    return Sample(question.data, question.prompt, sample, seed, text, 1 + seed % 8, "stop" if seed % 3 else "length")
+    return Sample(*key, seed, f"{seed}\n\u2028\x00\ud800 {{}}", 1 + seed % 8, "stop" if seed % 3 else "length")
 
 
 def draw(folder, sampling=SAMPLING, questions=QUESTIONS, facts=FACTS, most=None):
     """Draw what is missing, or so many at most; whether all is there."""
     with Evaluation(folder, facts, sampling, questions) as evaluation:
-        for count, (question, sample, seed) in enumerate(evaluation.todo()):
+        for count, request in enumerate(evaluation.todo()):
             if count == most:
                 return False
-            evaluation.add(answer(question, sample, seed))
+            evaluation.add(answer(request.key, request.seed))
     return True
 
 
@@ -220,7 +219,7 @@ def grades(folder, samples, scorer="exact"):
 
 
 def test_graded_samples_are_arrays_in_the_order_of_questions_and_samples(folder):
-    rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
+    rows = [answer((q.data, q.prompt, i), seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
     with Evaluation(folder, FACTS, SAMPLING, QUESTIONS) as evaluation:
         for sample in rows[::-1]:
             evaluation.add(sample)
@@ -253,8 +252,9 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(folder):
 
 def test_what_was_written_is_read_back(folder):
     draw(folder)
-    rows = [answer(q, i, seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
-    written = [{k: v for k, v in asdict(row).items() if v is not None} for row in rows]
+    rows = [answer((q.data, q.prompt, i), seed_of(0, q, i)) for q in QUESTIONS for i in range(4)]
+    first = [rows[i] for sample in range(4) for i in (sample, 8 + sample, 4 + sample)]  # the message is longest
+    written = [{k: v for k, v in asdict(row).items() if v is not None} for row in first]
     assert (read_samples(folder), json_rows(folder / "samples.jsonl")) == (rows, written)
     facts = read_metadata(folder)
     assert read_questions(folder, facts) == QUESTIONS

@@ -1,10 +1,8 @@
 """`bandpo eval` and `bandpo score`: from questions to numbers."""
 
-import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bandpo_runs import toy
 from bandpo_runs.data.questions import Question
-from bandpo_runs.evals import generate, grades
+from bandpo_runs.evals import grades
 from bandpo_runs.evals.backends import server
-from bandpo_runs.evals.backends.base import weights_of
 from bandpo_runs.evals.backends.server import Server
 from bandpo_runs.evals.folder import read_graded, read_metadata, read_samples
-from bandpo_runs.evals.generate import Model, find_model, whole_weights
+from bandpo_runs.evals.models import Model, find_model, weights_of
 from bandpo_runs.evals.samples import Sample
 from bandpo_runs.statistics.estimators import pass_at_k
 
@@ -80,7 +77,7 @@ sys.exit(main(sys.argv[1:]))
 def test_the_same_command_goes_on_where_a_process_was_killed(home, here, cli):
     command = [
         *["eval", str(home / "model"), "--data", str(home / "rows.jsonl"), "--no-chat", "--scorer", "exact"],
-        *["-n", "4", "--max-tokens", "4", "--batch-size", "8", "-o"],
+        *["-n", "4", "--max-tokens", "4", "-o"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *command, "killed"],
@@ -153,7 +150,7 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
         assert ends == ["error"] * 2 + ["refused"] * 2 + ["stop"] * 20
         out, *others = evaluated()  # as before: they fail again, which is not news
         again = "22 of them are there; 2 that ended in an error are tried again"
-        assert (missing(out, again, "warning: the server at"), *others) == ([], ends, {first})
+        assert (missing(out, again, "error: 2 samples"), *others) == ([], ends, {first})
         up = True
         out, *others = evaluated()
         assert re.search(r"mean@2 +│ +91.67 ", out)
@@ -162,17 +159,35 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
     assert len(grades) == len(set(grades)) == 24
 
 
-def test_questions_that_fail_again_do_not_block_those_that_are_missing(ask, home):
+def test_questions_that_fail_again_come_after_those_that_are_missing(ask, home):
     prompts = [row["prompt"] for row in json_rows(home / "rows.jsonl")]
-    failing = {prompts[0], prompts[1], prompts[3]}  # one of the first three, which are tried, is answered
+    failing = {prompts[0], prompts[1], prompts[3]}
     with Fake(lambda body, count: 404 if body["prompt"] in failing else 200) as fake:
         line = ("out", "-n", "1", "--base-url", fake.url, "--concurrency", "1")
         ask(*line)
         samples = Path("out/samples.jsonl")
         samples.write_text("".join(samples.read_text().splitlines(keepends=True)[:8]))  # as a kill leaves it
-        assert "warning: the server at" in ask(*line)
+        there = {prompts[row["prompt"]] for row in json_rows(samples)}
+        ask(*line)
+        assert [body["prompt"] in there for body in fake.asked[12:]] == [False] * 4 + [True] * len(there & failing)
     ends = [sample.finish for sample in read_samples(Path("out"))]
     assert (ends.count("error"), ends.count("stop")) == (3, 9)
+
+
+def test_a_question_that_never_passes_is_not_the_end_of_the_others(here, cli):
+    """Nor those that are too long, however many, and wherever they stand."""
+    prompts = [*(f"too long {i}" for i in range(20)), "poison", "short"]
+    write("rows.jsonl", [{"prompt": prompt, "answer": "7"} for prompt in prompts])
+
+    def script(body, count):
+        return 503 if body["prompt"] == "poison" else 400 if "long" in body["prompt"] else 200
+
+    with Fake(script) as fake:
+        options = ["--base-url", fake.url, "--concurrency", "4", "--no-chat", "-o", "out"]
+        cli.out("eval", "m", "--data", "rows.jsonl", "-n", "3", *options)
+        assert sum(body["prompt"] != "poison" for body in fake.asked) == 63  # what cannot pass is asked once
+    ends = sorted(sample.finish for sample in read_samples(Path("out")))
+    assert ends == ["error"] * 3 + ["refused"] * 60 + ["stop"] * 3
 
 
 def test_a_wrong_setting_of_the_first_try_binds_nothing_and_a_right_one_binds(ask):
@@ -198,7 +213,7 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
     write(run / "run.json", {"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False})
     (run / "checkpoints" / "checkpoint-20").mkdir(parents=True)
     assert "runs/mine holds no model: the run is not finished; " in cli.error("eval", run, "--data", "lab")
-    assert "holds no model (config.json), run" in refusal(generate.find_model, "runs")
+    assert refusal(find_model, "runs") == "runs holds no model (config.json) or run (run.json)"
     (run / "model").mkdir()
     path, name = str(home / "model"), "Qwen/Qwen2.5-0.5B"
     for args, model in (
@@ -207,7 +222,24 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
         ([name], (name, "Qwen2.5-0.5B", name)),
         (["org/name", "http://localhost:1/v1"], ("org/name", "name", "org/name")),
     ):
-        assert generate.find_model(*args) == generate.Model(*model)
+        assert find_model(*args) == Model(*model)
+
+
+@pytest.mark.parametrize("end", ["", "/actor"])
+def test_a_checkpoint_of_verl_names_what_makes_a_model_of_it(here, cli, end):
+    actor = write("step 1/actor/fsdp_config.json", {"FSDP_version": 2}).parent
+    assert cli.error("eval", f"step 1{end}", "--data", "lab").endswith(
+        f"step 1{end} holds no model (config.json) or run (run.json); it is a checkpoint of verl: make a model of it "
+        "by python -m verl.model_merger merge --backend fsdp --local_dir 'step 1/actor' --target_dir MODEL, then "
+        "bandpo eval MODEL --label NAME\n"
+    )
+    model = write(actor / "huggingface" / "config.json", {}).parent
+    assert find_model(str(model)) == Model(str(model), "huggingface", "huggingface")
+    # LoRA is never taken for its base: verl's hf_model names its weights as no model does, its merger leaves it apart.
+    for sign in (actor / "lora_train_meta.json", model / "lora_adapter/adapter_config.json"):
+        write(sign, {})
+        assert "and its LoRA apart; add that by peft's merge_and_unload" in refusal(find_model, str(model))
+        sign.unlink()
 
 
 def test_weights_are_told_apart(home, tmp_path):
@@ -246,7 +278,6 @@ MISTAKES = {
     "concurrency": (["--data", "lab", "--concurrency", "4"], "--concurrency is for backend openai, got backend"),
     "template": (["--data", "lab", "--template", "boxed"], "lab has a template of its own; --template is for other"),
     "timeout": (["--data", "lab", "--timeout", "60"], "--timeout is for backend openai, got backend transformers"),
-    "batch": (["--data", "lab", "--base-url", "u", "--batch-size", "8"], "--batch-size is for backend transformers"),
     "greedy": (["--data", "lab", "--temperature", "0"], "n must be 1 at temperature 0, where"),
 }
 
@@ -255,13 +286,6 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_nothing_is_written(home, here, cli, args, message):
     rows = write("rows.jsonl", (home / "rows.jsonl").read_text())
     assert (message in cli.error("eval", home / "model", *args), [*here.iterdir()]) == (True, [here / rows])
-
-
-@pytest.mark.parametrize("mistake", ["template", "scorer"])
-def test_nothing_is_trained_for_a_mistake(here, cli, monkeypatch, mistake):
-    monkeypatch.setattr(toy, "warm_start", lambda *args: pytest.fail("trains"))
-    args, message = MISTAKES[mistake]
-    assert message in cli.error("eval", "lab", *args)
 
 
 # ---- grades
@@ -349,73 +373,3 @@ OPENED, CUT, PLAIN = ("so it is 4</think>4", "stop"), ("so it is \\boxed{4}", "l
 def test_a_server_whose_answers_end_a_thinking_that_they_do_not_begin_opened_it(facts, answers, thinking):
     samples = [Sample("d", i, 0, 0, text, 1, finish) for i, (text, finish) in enumerate(answers)]
     assert grades.thinking_in(facts, samples) == thinking
-
-
-# ---- a made checkpoint of verl; tests/cluster/test_verl_checkpoints.py has verl's own
-
-RUN = Path("checkpoints/paper/band")
-
-
-def actor_of(step):
-    """A step's actor, as two ranks of verl's FSDP leave it."""
-    actor = RUN / f"global_step_{step}" / "actor"
-    write(actor / "huggingface" / "config.json", {})
-    for rank in range(2):
-        torch.save({"weight": torch.ones(2)}, actor / f"model_world_size_2_rank_{rank}.pt")
-    write(actor / "fsdp_config.json", {"FSDP_version": 2, "world_size": 2})
-    return actor
-
-
-@pytest.fixture
-def actor(here):
-    return actor_of(800)
-
-
-@pytest.mark.parametrize(
-    "end", ["", "/global_step_800", "/global_step_800/actor", "/global_step_800/actor/huggingface"]
-)
-def test_every_folder_of_a_checkpoint_stands_for_its_actor_and_names_what_is_to_be_run(actor, end, home, cli):
-    actor_of(1000)
-    write(RUN / "latest_checkpointed_iteration.txt", "800")
-    line, own = ["eval", f"{RUN}{end}", "--data", "lab"], f"{actor.resolve()}/huggingface"
-    command = f"python -m verl.model_merger merge --backend fsdp --local_dir {actor.resolve()} --target_dir {own}"
-    error = cli.error(*line)
-    assert (f"{actor.resolve()} has its weights in parts. " in error, error.endswith(f": {command}\n")) == (True, True)
-    # As that command, or hf_model, leaves it.
-    shutil.copytree(home / "model", actor / "huggingface", dirs_exist_ok=True)
-    assert find_model(f"{RUN}{end}") == Model(own, "paper/band-800", "paper / band, step 800")
-    assert "paper / band, step 800 on lab" in cli.out(*line, "--limit", "1", "-n", "1", "--backend", "transformers")
-    assert json.loads(Path("runs/eval/paper/band-800/eval.json").read_text())["model"] == own
-
-
-def test_a_checkpoint_that_is_not_whole_is_refused(actor):
-    write(actor.with_name("critic") / "fsdp_config.json", (actor / "fsdp_config.json").read_bytes())
-    (actor / "fsdp_config.json").unlink()
-    for end in ("", "/actor", "/critic"):
-        place = f"{RUN}/global_step_800{end}"
-        assert f"{place} holds no model (config.json), run (run.json) or actor of verl's" in refusal(find_model, place)
-
-
-def test_another_model_in_an_actor_is_itself_and_a_copied_actor_has_its_own_name(actor):
-    write(actor / "merged" / "config.json", {})
-    assert find_model(str(actor / "merged")) == Model(str(actor / "merged"), "merged", "merged")
-    (actor / "huggingface" / "model-00001-of-00002.safetensors").touch()
-    assert "has its weights in parts" in refusal(find_model, str(actor))  # half a copy
-    (actor / "huggingface" / "model.safetensors.index.json").touch()
-    again = find_model(f"{RUN.rename(f'{RUN}-seed2')}/global_step_800")  # runs of one method have one label
-    assert (again.name, again.label) == ("paper/band-seed2-800", "paper / band, step 800")
-    Path(f"{RUN}-seed2/global_step_800/actor").rename("copied")
-    assert find_model("copied") == Model(str(Path("copied/huggingface").resolve()), "copied", "copied")
-
-
-def test_lora_is_never_taken_for_its_base(actor):
-    """verl's hf_model names LoRA's weights as no model does; its merger leaves the adapter apart."""
-    (actor / "huggingface" / "model.safetensors").touch()
-    assert whole_weights(actor) == actor / "huggingface"
-    write(actor / "lora_train_meta.json", {})
-    assert not missing(
-        refusal(whole_weights, actor), "; add ", "/huggingface/lora_adapter to it by peft's merge_and_unload"
-    )
-    (actor / "huggingface").rename("by hand")
-    Path("by hand/lora_adapter").mkdir()
-    assert "by hand holds a base's weights, and its LoRA apart" in refusal(find_model, "by hand")

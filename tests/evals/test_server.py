@@ -25,9 +25,8 @@ import bandpo
 from bandpo.errors import UserError
 from bandpo.files import LONGEST_LINE, line_of
 from bandpo_runs import toy
-from bandpo_runs.evals.backends.base import Completion, Request
 from bandpo_runs.evals.backends.server import LONGEST_REPLY, PER_TOKEN, REPLY, Server, read_reply
-from bandpo_runs.evals.samples import Sampling
+from bandpo_runs.evals.samples import Request, Sample, Sampling
 
 PLAIN = {"top_k": None, "min_p": None, "repetition_penalty": None}  # the fields of OpenAI alone
 
@@ -56,7 +55,10 @@ def server(home):
                     break
             except OSError:
                 time.sleep(0.1)
-        yield f"http://localhost:{port}/v1"
+        url = f"http://localhost:{port}/v1"
+        # The first request loads the model; several at once could fail then.
+        drawn(Server(str(home / "model"), url, body=PLAIN), requests(1, ["a"]), Sampling(max_tokens=1))
+        yield url
     finally:
         process.kill()
         process.wait()
@@ -132,12 +134,12 @@ FAILURES = {
 
 @pytest.mark.parametrize(("does", "options", "message"), FAILURES.values(), ids=FAILURES)
 def test_a_server_that_answers_nothing_is_one_line_and_nothing_is_kept(does, options, message):
-    passed = []
+    passed, wanted = [], requests(1, [f"question {i}" for i in range(200)])
     with Fake(lambda body, count: does) as fake:
-        server, keep = Server("m", fake.url, **options), lambda *each: passed.append(each)
-        why = refusal(server.generate, requests(50), Sampling(max_tokens=5), keep)
-    # Three questions are tried, twice each at most.
-    assert (passed, "\n" in why, bool(re.search(message, why)), len(fake.asked) <= 3 * 2) == ([], False, True, True), (
+        server = Server("m", fake.url, concurrency=3, **options)
+        why = refusal(server.generate, wanted, Sampling(max_tokens=5), passed.append)
+    # Five questions in a row, and what was on its way, twice each at most.
+    assert (passed, "\n" in why, bool(re.search(message, why)), len(fake.asked) <= 7 * 2) == ([], False, True, True), (
         why
     )
 
@@ -168,17 +170,22 @@ def test_what_fails_now_and_then_is_an_outcome_of_its_sample(does, finish, wordi
     assert [answer.error for answer in answers.values()] == [None] * (len(wanted) - 1)
 
 
-def test_a_question_that_never_passes_is_not_the_end_of_the_others():
-    """Nor those that are too long, however many, and wherever they stand."""
-    prompts = ["poison", *(f"too long {i}" for i in range(20)), "short"]
+def test_what_fails_before_the_first_answer_is_an_outcome_once_it_is_there():
+    """However many fail while it is on its way."""
+    late, failing = threading.Event(), [f"too long {i}" for i in range(20)]
 
     def script(body, count):
-        return 503 if body["prompt"] == "poison" else 400 if "long" in body["prompt"] else 200
+        if body["prompt"] == "short":
+            late.wait(10)
+            time.sleep(0.3)  # until the fifth question has failed, and nothing more is sent
+        elif count >= 11:
+            late.set()
+        return 400 if "long" in body["prompt"] else 200
 
     with Fake(script) as fake:
-        answers = drawn(Server("m", fake.url, retries=1, concurrency=4), requests(10, prompts), Sampling())
-    assert sorted(answer.finish for answer in answers.values()) == ["error"] * 10 + ["refused"] * 200 + ["stop"] * 10
-    assert sum(body["prompt"] != "poison" for body in fake.asked) == 210  # what cannot pass is asked once
+        answers = drawn(Server("m", fake.url, concurrency=4), requests(2, ["short", *failing]), Sampling())
+        assert len(fake.asked) == 42  # what cannot pass is asked once
+    assert sorted(answer.finish for answer in answers.values()) == ["refused"] * 40 + ["stop"] * 2
 
 
 def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_its_way_is_kept():
@@ -193,10 +200,10 @@ def test_a_server_that_goes_away_is_not_asked_for_all_the_rest_and_what_is_on_it
 
     with Fake(script) as fake:
         prompts = [f"question {i}" for i in range(200)]
-        server, keep = Server("m", fake.url, retries=0, concurrency=3), lambda *each: passed.append(each)
-        why = refusal(server.generate, requests(1, prompts), Sampling(), keep)
+        server = Server("m", fake.url, retries=0, concurrency=3)
+        why = refusal(server.generate, requests(1, prompts), Sampling(), passed.append)
     assert not missing(why, "503 ", "; 5 questions failed in a row; the same command goes on")
-    assert sum(answer.error is None for _, answer in passed) == 20
+    assert sum(answer.error is None for answer in passed) == 20
     assert 25 <= len(fake.asked) == len(passed) < 30
 
 
@@ -260,8 +267,8 @@ def test_an_answer_that_cannot_be_kept_ends_all_requests():
     """Those that are on their way are not waited for."""
     places, errors = [1, 2, 3, 4], []
 
-    def keep(request, completion):
-        errors.append(completion.error)
+    def keep(sample):
+        errors.append(sample.error)
         places.pop()
 
     with Fake(lambda body, count: 200 if count < 6 else "stuck") as fake:
@@ -395,7 +402,7 @@ NONSENSE = {
 
 
 def read(body):
-    return read_reply(body if isinstance(body, bytes) else json.dumps(body).encode())
+    return read_reply(body if isinstance(body, bytes) else json.dumps(body).encode(), *requests(1, ["a"]))
 
 
 @pytest.mark.parametrize("case", NONSENSE.values(), ids=NONSENSE)
@@ -423,7 +430,7 @@ def test_a_reply_without_an_answer_is_an_error(case):
     ],
 )  # fmt: skip
 def test_what_a_server_may_leave_out_or_add(body, answer):
-    assert read(body) == Completion(*answer)
+    assert read(body) == Sample("d", 0, 0, 0, *answer)
 
 
 WORDS = ["choices", "message", "content", "text", "usage", "completion_tokens", "finish_reason", "reasoning", "type"]

@@ -111,7 +111,7 @@ def test_repetitions_of_verl_are_seeds_and_the_sets_of_the_paper_have_their_numb
     ((_, sentences),) = report.verdicts
     assert not missing(
         sentences[-2], "Average mean@32 of the last validation, in %, is 89.0, under grpo 65.0 (means of 3 pairs)",
-        "is −0.8 to +48.8. With 4 pairs, one so large would be significant",
+        "is −0.8 to +48.8.",
     )  # fmt: skip
     assert [f"{f.panel.title}, %" for f in report.parts[0].figures if "@" in f.panel.title] == names
     labels = {run.label for run in read_runs([tmp_path / "logs", tmp_path / "other"])}
@@ -207,7 +207,6 @@ def test_the_interval_is_students_of_the_paired_differences(tmp_path, band, grpo
     low, high = (f"{gaps.mean() + sign * half:+.1f}".replace("-", "−") for sign in (-1, 1))
     told = "significant" if high.startswith("−") else "not significant"
     assert f"The difference is {told}: its 95\u00a0% interval from 3 pairs of seeds is {low} to {high} rounds." in text
-    assert ("pairs, one so large would be significant" in text) == (told == "not significant")
 
 
 WORKED = {half: make_rows(ramp(half)) for half in (4, 5, 8, 9)}

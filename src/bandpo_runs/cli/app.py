@@ -165,9 +165,7 @@ def line_of(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        smaller = (
-            "smaller batches (bandpo eval: --batch-size) or shorter completions (--max-tokens) take less"
-        )
+        smaller = "smaller batches or shorter completions (bandpo eval: --max-tokens) take less"
         return f"out of memory; {smaller} ({text[:200]})"
     # Libraries that write weights and checkpoints have words of their own for a full disk.
     if re.search("No space left on device|PytorchStreamWriter|inline_container|iostream", text):

@@ -14,7 +14,7 @@ from .app import Once, app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
-    "A result is the folder of bandpo eval, a folder that lm-eval, lighteval, inspect_ai or verl wrote, or a file of "
+    "A result is the folder of bandpo eval, a folder that lm-eval, inspect_ai or verl wrote, or a file of "
     "answers: .jsonl, .json, .csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem "
     "with its answers in lists. Columns with usual names are found, and others are named by --column. The roles are "
     "prompt, problem, response, answer, score, extracted and data. Without a score the scorer math grades. "
@@ -48,12 +48,8 @@ Copies = Annotated[
 @app.command("eval", cls=Once)
 def evaluate(
     ctx: Context,
-    model: Annotated[
-        str, Argument(metavar="MODEL", help="Folder, hub id, run, name on a server, or lab.")
-    ],
-    data: Annotated[
-        list[str] | None, several("NAME", "Data sets. [default: those of the run, or of the lab]")
-    ] = None,
+    model: Annotated[str, Argument(metavar="MODEL", help="Folder, hub id, run, or name on a server.")],
+    data: Annotated[list[str] | None, several("NAME", "Data sets. [default: those of the run]")] = None,
     n: Annotated[int, Option("-n", parser=count, help="Samples for each question.")] = 32,
     temperature: Annotated[float, Option(help="Temperature of sampling; 0 with -n 1 is greedy.")] = 1.0,
     top_p: Annotated[
@@ -78,9 +74,6 @@ def evaluate(
     body: Annotated[
         list[Any] | None, several("FIELD=VALUE", "Fields to add to a request.", setting)
     ] = None,
-    batch_size: Annotated[
-        int | None, Option(parser=count, help="Samples in one batch. [default: 64; CPU: 32]")
-    ] = None,
     limit: Annotated[
         int | None, Option(parser=count, help="Use only the first questions of each data set.")
     ] = None,
@@ -104,9 +97,8 @@ def evaluate(
     Answers are appended to a folder as they come, and scored. If it is stopped or killed, the same command continues;
     with a larger -n it samples what is missing.
 
-    MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, the name of a
-    model on a server, or lab for the start of the lab's tail scene. It may be a checkpoint of verl: of an experiment,
-    whose newest step is taken, of a step, or its actor; an error names the command of verl that merges its parts.
+    MODEL may be a folder of weights, an id of the Hugging Face hub, a folder of bandpo train or lab, or the name of a
+    model on a server. For a checkpoint of verl an error names the command of verl that makes a model of it.
 
     A data set is aime24, aime25, amc23 or gsm8k-test, a .parquet, .jsonl, .json or .csv file of {prompt, answer}, a
     recipe or a run with held-out rows, or lab.
@@ -117,11 +109,18 @@ def evaluate(
     from ..evals import generate
     from .show_evals import score_and_show
 
+    server = {
+        "base_url": base_url,
+        "concurrency": concurrency,
+        "timeout": timeout,
+        "body": dict(body or ()),
+    }
     folder = generate.evaluate(
         model,
         data or [],
         generate.Sampling(n, temperature, top_p, top_k, max_tokens, seed),
-        generate.Engine(backend, base_url, concurrency, timeout, dict(body or ()), batch_size),
+        backend=backend,
+        server={name: value for name, value in server.items() if value},
         read=functools.partial(read, limit=limit, chat=not no_chat, template=template, copies=copies),
         output=output,
         scorer=scorer,
@@ -173,8 +172,7 @@ def compare(
 ) -> None:
     """Compare two checkpoints, with intervals.
 
-    It compares the problems that both answered, for each data set and on average, and says how many samples would
-    settle the question.
+    It compares the problems that both answered, for each data set and on average.
     """
     from ..evals.results import apart, read_results
     from ..reports.comparison import compare_results, comparison_data, comparison_text, matched

@@ -28,7 +28,7 @@ from ..data.questions import Question, fingerprint
 from ..files.reading import read_json, read_json_lines
 from ..files.writing import Appender, check_own, write_atomically
 from ..statistics.estimators import Graded
-from .samples import Key, Sample, Sampling, seed_of
+from .samples import Key, Request, Sample, Sampling, seed_of
 
 _open = pydantic.with_config(pydantic.ConfigDict(extra="allow"))
 _Count = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
@@ -320,14 +320,23 @@ class Evaluation:
             raise self._other((name, recorded, value))
         self._write_metadata()
 
-    def todo(self, finish: str | None = None) -> list[tuple[Question, int, int]]:
-        """List the samples to generate as (question, sample, its seed). They are missing, or ended in `finish`."""
-        return [
-            (question, sample, seed_of(self.sampling.seed, question, sample))
-            for question in self.questions
-            for sample in range(self.sampling.n)
-            if self.done.get((question.data, question.prompt, sample)) == finish
+    def todo(self) -> list[Request]:
+        """List the samples to generate. They are missing, or ended in an error; those come last.
+
+        Each question's first sample comes first, of short questions before long ones: if a server answers any, it
+        answers those.
+        """
+        requests = [
+            Request(
+                (question.data, question.prompt, i),
+                question.content,
+                seed_of(self.sampling.seed, question, i),
+            )
+            for i in range(self.sampling.n)
+            for question in sorted(self.questions, key=lambda question: len(str(question.content)))
         ]
+        waiting = [request for request in requests if self.done.get(request.key, "error") == "error"]
+        return sorted(waiting, key=lambda request: request.key in self.done)
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""

@@ -9,7 +9,7 @@ from bandpo.rewards.functions import exact, last_number, read_number
 from bandpo.rewards.grading import SCORERS, Grade, grade
 
 from .. import signals, toy
-from ..data.questions import Question
+from ..data.questions import Content, Question
 from ..files.writing import Appender
 from .folder import GradeRow, grades_path, read_metadata, read_questions, read_samples
 from .samples import Sample
@@ -61,6 +61,15 @@ def grade_folder(folder: Path, scorer: str | None = None) -> str:
                     )
                 )
     return scorer
+
+
+def opens_thinking(content: Content, tokenizer: Any) -> Literal["opened"] | None:
+    """Check that a prompt ends with an open thinking block, as the model sees it. None without a chat template."""
+    if not isinstance(content, str):
+        if tokenizer is None or tokenizer.chat_template is None:
+            return None
+        content = str(tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True))
+    return "opened" if content.rstrip().endswith(tuple(begin for begin, _ in THINKING)) else None
 
 
 def thinking_in(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> Literal["opened"] | None:

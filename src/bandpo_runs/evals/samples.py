@@ -1,4 +1,4 @@
-"""Describe a sample: how it is drawn, from which seed, and what came back."""
+"""Describe a sample: how it is drawn, from which question and seed, and what came back."""
 
 import hashlib
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from bandpo.errors import UserError
 from bandpo.files import shortened
 
-from ..data.questions import Question
+from ..data.questions import Content, Question
 
 Key = tuple[str, int, int]  # data set, prompt, sample
 
@@ -42,6 +42,15 @@ class Sampling:
         for rule, broken in rules.items():
             if broken:
                 raise UserError(f"{rule}, got {getattr(self, rule.split()[0])!r}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask for one sample."""
+
+    key: Key
+    content: Content
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bandpo.errors import counted
-
 from ..evals.results import Result, answered, share, unparsed
 from ..statistics.comparison import Comparison, Judged, compare
 from ..statistics.intervals import LEVEL, Interval
-from .texts import many, points
+from .texts import points
 
 
 def _bracket(interval: Interval) -> str:
@@ -54,8 +52,8 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], wid
     on_average = f" on average over {len(comparisons) - 1} data sets" if len(comparisons) > 1 else ""
     return "\n".join(
         [
-            f"A = {_named(a)}",
-            f"B = {_named(b)}",
+            f"A = {a.label} ({a.source})",
+            f"B = {b.label} ({b.source})",
             "",
             *_table(_rows(comparisons), width),
             "",
@@ -65,18 +63,9 @@ def comparison_text(a: Result, b: Result, comparisons: Sequence[Comparison], wid
             "  Of the method: nothing, because another training run may differ by more. "
             "Several runs of each: bandpo table",
             "",
-            *_needed(last),
-            "",
             *_notes(a, b, comparisons),
         ]
     )
-
-
-def _named(result: Result) -> str:
-    """Write a result's label and its source, once if both are the same."""
-    if result.label in (str(result.source), result.source.name, result.source.stem):
-        return str(result.source)
-    return f"{result.label} ({result.source})"
 
 
 def _rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
@@ -118,32 +107,6 @@ def _better(where: str, difference: float, error: Judged) -> str:
         return f"{where}: not settled. B - A is {points(difference, '+')} points, {span}."
     verdict = "yes," if difference > 0 else "no, B is worse"
     return f"{where}: {verdict} by {points(abs(difference))} points, {span}."
-
-
-def _needed(last: Comparison) -> list[str]:
-    needed = last.needed
-    if needed is None:
-        return ["What would settle it: nothing can be said, the difference measured is 0."]
-    a, b = last.samples
-    now, each = (f"{a}", counted(a, "sample")) if a == b else (f"{a} of A, {b} of B", "as many samples")
-    size = points(abs(last.difference))
-    lines = [f"What would settle it, if the difference is {size} points as measured (80% power):"]
-    if not last.sampling_error.settled:
-        lines.append(
-            f"  these problems: {many(needed.samples_here)} samples per prompt of each (now {now})"
-        )
-    if not last.clustered_error.settled:
-        samples = (
-            "no number of samples of these problems; the problems differ too much in it"
-            if needed.samples_elsewhere is None
-            else f"{many(needed.samples_elsewhere)} samples per prompt of each (now {now})"
-        )
-        lines.append(f"  problems like these: {samples}")
-        problems = f"{many(needed.prompts_elsewhere)} problems with {each} each"
-        lines.append(f"  problems like these: {problems} (now {last.prompts})")
-    return (
-        lines if len(lines) > 1 else ["Nothing more is needed to settle it, beyond other training runs."]
-    )
 
 
 def _notes(a: Result, b: Result, comparisons: Sequence[Comparison]) -> list[str]:

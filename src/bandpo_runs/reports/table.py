@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from ..evals.results import Result, in_paper, papers_order, share, unparsed
 from ..statistics.estimators import best_at_k_bootstrap, per_prompt
 from ..statistics.intervals import (
@@ -17,12 +15,11 @@ from ..statistics.intervals import (
     average,
     clustered_error,
     difference,
-    runs_needed,
     training_runs,
 )
 from .comparison import different_sampling
 from .templates import rendered_text
-from .texts import many, points
+from .texts import points
 
 
 @dataclass(frozen=True)
@@ -169,23 +166,18 @@ def _with_best(rows: Sequence[TableRow]) -> list[TableRow]:
 
 
 def _differences(runs: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Compare methods with several runs with GRPO or the first one. Say how many runs would settle it."""
+    """Compare methods with several runs with GRPO or the first one."""
     spreads = {method: training_runs(values) for method, values in runs.items()}
     spreads = {method: spread for method, spread in spreads.items() if spread is not None}
     first, *others = sorted(spreads, key=lambda method: not method.upper().startswith("GRPO")) or [""]
     for method in others:
-        a, b, gap = runs[first], runs[method], difference(spreads[first], spreads[method])
+        gap = difference(spreads[first], spreads[method])
         low, high = gap.interval(low=-math.inf, high=math.inf)
         text = (
             f"{method} minus {first}: {points(gap.value, '+')} [{points(low, '+')}, {points(high, '+')}]"
         )
-        needed = many(runs_needed(gap.value, [float(np.var(each, ddof=1)) for each in (a, b)]))
-        yield (
-            f"{text}, settled."
-            if low > 0 or high < 0
-            else f"{text}, not settled; {needed} runs of each would settle such a difference (80% power; now {len(a)} "
-            f"and {len(b)})."
-        )
+        verdict = "settled" if low > 0 or high < 0 else "not settled"
+        yield f"{text}, {verdict} by {len(runs[first])} and {len(runs[method])} runs."
 
 
 def _row_notes(runs: Sequence[Result]) -> list[str]:

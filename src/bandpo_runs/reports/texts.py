@@ -60,11 +60,3 @@ def points(value: float, sign: str = "", digits: int = 1) -> str:
 def percent(share: float) -> str:
     """Write a share with three digits that count: 0.02345 -> 2.35 %."""
     return "–" if math.isnan(share) else f"{100 * share:.3g} %"
-
-
-def many(count: float | None) -> str:
-    """Write a number of runs, problems or samples. From 100 on it is an estimate."""
-    if count is None or not count <= 1e6:
-        return "more than 1,000,000"
-    count = math.ceil(count)
-    return str(count) if count < 100 else f"about {float(f'{count:.2g}'):,.0f}"

@@ -10,10 +10,10 @@ from bandpo.errors import counted
 
 from ..statistics.collapse import WINDOW
 from ..statistics.comparison import sign_flip_p
-from ..statistics.intervals import Spread, difference, runs_needed, training_runs
+from ..statistics.intervals import Spread, difference, training_runs
 from .panels import NUMBERS, Number, last_of
 from .sections import Run, Section
-from .texts import MIN_SEEDS, join, many, show
+from .texts import MIN_SEEDS, join, show
 
 # The first of them that a finished run has counts, unless all runs have it from their first row on.
 _HEADLINES = (
@@ -130,8 +130,7 @@ def _verdict_of_pairs(gaps: Sequence[float], number: Number, unit: str) -> str:
     n = len(gaps)
     spread = training_runs(gaps) if all(map(math.isfinite, gaps)) else None
     if spread is not None and spread.error > 0:
-        needed = runs_needed(spread.value, [spread.error**2 * n])
-        return _by_interval(spread, f"{n} pairs of seeds", number, unit, f"{many(needed)} pairs")
+        return _by_interval(spread, f"{n} pairs of seeds", number, unit)
     most = max(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
     # What is not known speaks against the difference, and never for the opposite one.
     p = 1.0 if 2 * most <= n else sign_flip_p([1.0] * most + [-1.0] * (n - most))[0]
@@ -148,20 +147,17 @@ def _verdict(a: Sequence[float], b: Sequence[float], number: Number, unit: str) 
         return (
             "Nothing can be told from luck: some of these runs did not come to it, or they do not vary."
         )
-    gap = difference(*spreads)
-    needed = runs_needed(gap.value, [float(np.var(side, ddof=1)) for side in (a, b)])
-    return _by_interval(gap, f"{len(a)} and {len(b)} runs", number, unit, f"{many(needed)} runs of each")
+    return _by_interval(difference(*spreads), f"{len(a)} and {len(b)} runs", number, unit)
 
 
-def _by_interval(spread: Spread, of: str, number: Number, unit: str, needed: str) -> str:
+def _by_interval(spread: Spread, of: str, number: Number, unit: str) -> str:
     interval = spread.interval(low=-math.inf, high=math.inf)
     low, high = (show(limit, number.digits, "+") for limit in interval)
     is_open = interval.low <= 0 <= interval.high
-    text = (
+    return (
         f"The difference is {'not ' * is_open}significant: its 95\u00a0% interval from {of} is {low} to "
         f"{high}{unit}."
     )
-    return text + f" With {needed}, one so large would be significant (80\u00a0% power)." * is_open
 
 
 def _on_collapse(section: Section) -> str:

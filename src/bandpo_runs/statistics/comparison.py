@@ -1,6 +1,6 @@
 """Compare two checkpoints. `compare` sets B against A on the prompts that both answered.
 
-It returns the difference with the intervals of `intervals.py`, exact paired tests, and what would settle the question.
+It returns the difference with the intervals of `intervals.py`, and exact paired tests.
 """
 
 import functools
@@ -113,20 +113,6 @@ def reshuffle_p(
 
 
 @dataclass(frozen=True)
-class Needed:
-    """Hold the samples needed to tell the measured difference from 0 with 80% power.
-
-    With 95% intervals, were the difference as large as measured. `samples_here`: samples per prompt of each model, for
-    the question about these problems. For the one about problems like these: `samples_elsewhere`, of the same prompts
-    (None: no number of samples of them can do it), or `prompts_elsewhere`, prompts with as many samples each as now.
-    """
-
-    samples_here: float
-    samples_elsewhere: float | None
-    prompts_elsewhere: float
-
-
-@dataclass(frozen=True)
 class Judged:
     """Judge a difference against one kind of error. It has an interval, a p-value, and its exactness.
 
@@ -156,7 +142,6 @@ class Comparison:
     difference: float
     sampling_error: Judged
     clustered_error: Judged
-    needed: Needed | None  # None: no difference was measured
 
 
 def common_prompts(a: Graded, b: Graded) -> tuple[Floats, Floats]:
@@ -206,27 +191,16 @@ class _Cell:
         right = [score.sum(-1).astype(int).tolist() for score in (a, b)]
         self.tables = [(one, a.shape[-1], other, b.shape[-1]) for one, other in zip(*right, strict=True)]
         self.values = per_prompt(a), per_prompt(b)
-        self.difference = self.values[1] - self.values[0]
-        noise = [sampling_variance(score) for score in (a, b)]
-        paired = self.samples == (
-            1,
-            1,
-        )  # then the bounds for each model alone do not see what both get right
-        if paired:
-            noise = [np.full(self.prompts, _discordance(self.difference) / 2)] * 2
-        # With one sample a prompt of each; n of each leave 1/n of it.
-        self.single = sum(n * float(each.mean()) for n, each in zip(self.samples, noise, strict=True))
-        # By more samples, of the variance of a difference.
-        self.removable = float((noise[0] + noise[1]).mean())
-        spread = (
-            float(self.difference.var(ddof=1)) if self.prompts > 1 else 1.0
-        )  # one prompt: anything may be
-        self.variance = max(spread, self.removable)
-        mean, df = float(self.difference.mean()), max(1, self.prompts - 1)
-        self.sampling = Spread(
-            mean, mean, math.sqrt(self.removable / self.prompts), df if paired else math.inf
-        )
-        self.clustered = Spread(mean, mean, math.sqrt(self.variance / self.prompts), df)
+        difference = self.values[1] - self.values[0]
+        noise = float(np.mean(sampling_variance(a) + sampling_variance(b)))
+        paired = self.samples == (1, 1)
+        if paired:  # the bounds for each model alone do not see what both get right
+            noise = _discordance(difference)
+        # One prompt: anything may be.
+        spread = float(difference.var(ddof=1)) if self.prompts > 1 else 1.0
+        mean, df = float(difference.mean()), max(1, self.prompts - 1)
+        self.sampling = Spread(mean, mean, math.sqrt(noise / self.prompts), df if paired else math.inf)
+        self.clustered = Spread(mean, mean, math.sqrt(max(spread, noise) / self.prompts), df)
 
 
 def _discordance(difference: Floats) -> float:
@@ -262,22 +236,4 @@ def _compare(cells: Sequence[_Cell], data: str) -> Comparison:
         difference=sampling.value,
         sampling_error=Judged.of(sampling, *reshuffle_p(tables, weights)),
         clustered_error=Judged.of(clustered, *flipped),
-        needed=_needed(cells, sampling.value) if sampling.value else None,
-    )
-
-
-def _needed(cells: Sequence[_Cell], difference: float) -> Needed:
-    """Return the needed number of samples.
-
-    Variance of the difference: single / n + true, over prompts; it must be (difference / 2.8)^2.
-    """
-    single = sum(cell.single / cell.prompts for cell in cells) / len(cells) ** 2
-    noise = sum(cell.removable / cell.prompts for cell in cells) / len(cells) ** 2
-    true = sum((cell.variance - cell.removable) / cell.prompts for cell in cells) / len(cells) ** 2
-    prompts = sum(cell.prompts for cell in cells)
-    enough = (difference / (NormalDist().inv_cdf(0.5 + LEVEL / 2) + NormalDist().inv_cdf(0.8))) ** 2
-    return Needed(
-        samples_here=single / enough,
-        samples_elsewhere=single / (enough - true) if enough > true else None,
-        prompts_elsewhere=prompts * (noise + true) / enough,
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import nctdtr, stdtrit  # scipy.stats takes a second to load
+from scipy.special import stdtrit  # scipy.stats takes a second to load
 
 from .estimators import (
     Floats,
@@ -141,21 +141,6 @@ def difference(a: Spread, b: Spread) -> Spread:
     """Subtract A from B, two independent estimates, with Welch's degrees of freedom."""
     half = average([b, a._replace(value=-a.value, centre=-a.centre)])
     return Spread(2 * half.value, 2 * half.centre, 2 * half.error, half.df)
-
-
-def runs_needed(difference: float, variances: Sequence[float]) -> float:
-    """Return how many training runs tell a difference from 0 with 80% power.
-
-    As many of each method. `variances` are those between the runs of each, or the one of paired differences. The
-    interval is Student's of 95%, the runs are taken as normal.
-    """
-    total, squares = sum(variances), sum(variance**2 for variance in variances)
-    for n in range(2, 1000) if total > 0 and difference else ():
-        df = (n - 1) * total**2 / squares
-        away = min(30.0, abs(difference) / math.sqrt(total / n))  # 30 is far beyond what is asked for
-        if nctdtr(df, away, t_quantile(0.5 + LEVEL / 2, df)) <= 0.2:
-            return n
-    return math.inf if total > 0 else 2
 
 
 def summarize(graded: Graded, ks: Sequence[int] = ()) -> dict[str, Any]:

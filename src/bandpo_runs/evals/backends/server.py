@@ -1,8 +1,9 @@
 """Generate samples on a server of OpenAI's protocol, through OpenAI's client."""
 
 import asyncio
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -12,15 +13,18 @@ import openai
 from bandpo.errors import UserError, without_password
 from bandpo.files import json_line
 
-from ..samples import Sampling, content_of
-from .base import Completion, Keep, Request
+from ..samples import Request, Sample, Sampling, content_of
 
-IN_A_ROW = 5  # questions that fail one after the other, after which a server is not asked any more
-PROBES = 3  # shortest questions of which one must be answered before the others are asked
+IN_A_ROW = 5  # questions that fail one after the other, after which a server is asked no more
 # Bytes that are read of a reply: these, more for each token of max_tokens, and at most so many that the sample's line
 # can be read again, where each may have become three.
 REPLY, PER_TOKEN, LONGEST_REPLY = 2**20, 2**10, 10 * 2**20
 SETTINGS = ("temperature", "top_p", "max_tokens", "seed", "top_k")  # fields that have options
+CODED = (
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+)  # headers that do not hold once it is decoded
 REFUSED = ("400", "413", "422")  # of a request that will not be answered, such as one beyond the context
 
 
@@ -33,9 +37,11 @@ class Server:
     takes from the model's own settings. `body` changes that for other servers.
 
     The client repeats lost connections and the statuses 408, 409, 429 and 5xx, `retries` times, ever more slowly.
-    Until one question is answered a failure is an error. Later it is the outcome of its sample, until `IN_A_ROW` follow
-    one another. `timeout` is in seconds, for one answer with all tries. Of a reply 1 MiB and 1 KiB for each token of
-    `max_tokens` are read, decoded, at most 10 MiB; a longer one is a failure, and so is a redirect.
+    A failure is the outcome of its sample, until `IN_A_ROW` questions fail one after the other. Before the first answer
+    that may be the settings, and what the server refuses is a failure too: nothing is kept if no answer comes.
+    `answered` says that it came earlier. `timeout` is in seconds, for one answer with all tries. Of a reply 1 MiB and
+    1 KiB for each token of `max_tokens` are read, decoded, at most 10 MiB; a longer one is a failure, and so is a
+    redirect.
 
     Raises:
         UserError: `body` sets a field that has an option.
@@ -46,6 +52,7 @@ class Server:
     concurrency: int = 32
     timeout: float = 3600.0
     body: Mapping[str, Any] = field(default_factory=dict)
+    answered: bool = False
     retries: int = 8
     dtype = tokenizer = None  # which only the server knows
 
@@ -56,66 +63,64 @@ class Server:
                     f"--body cannot set {name}, got {self.body[name]!r}; --{name.replace('_', '-')} does, null leaves "
                     "it out"
                 )
-        self.where = f"the server at {without_password(self.base_url)}"
         self.key = os.environ.get("OPENAI_API_KEY") or "none"  # a local server needs none
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, keep: Callable[[Sample], None]
+    ) -> None:
         asyncio.run(self._generate(requests, sampling, keep))
 
-    async def _generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
+    async def _generate(
+        self, requests: Sequence[Request], sampling: Sampling, keep: Callable[[Sample], None]
+    ) -> None:
         base_url, _, query = self.base_url.partition("?")
-        client = openai.AsyncOpenAI(
+        waiting, pending, unkept = iter(requests), set[asyncio.Task[Sample]](), list[Sample]()
+        # All samples of a question that never passes are one failure.
+        failed: dict[tuple[str, int], Sample] = {}
+        async with openai.AsyncOpenAI(
             api_key=self.key,
             base_url=base_url,
             default_query=dict(parse_qsl(query)),
             max_retries=self.retries,
             timeout=openai.Timeout(self.timeout, connect=10.0),
             http_client=BoundedClient(min(REPLY + PER_TOKEN * sampling.max_tokens, LONGEST_REPLY)),
-        )
-        async with client:
-            one_each = {str(request.content): request for request in reversed(requests)}
-            probes = [one_each[text] for text in sorted(one_each, key=len)[:PROBES]]
-            answers = await asyncio.gather(*(self._ask(client, probe, sampling) for probe in probes))
-            if all(completion.error is not None for completion in answers):
-                completion = answers[-1]  # the settings may be wrong: nothing is written
+        ) as client:
+            try:
+                while True:
+                    room = self.concurrency - len(pending) if len(failed) < IN_A_ROW else 0
+                    for request in itertools.islice(waiting, room):
+                        pending.add(asyncio.create_task(self._ask(client, request, sampling)))
+                    if not pending:
+                        break
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for sample in [task.result() for task in done]:
+                        unkept.append(sample)
+                        if sample.error is None:
+                            self.answered = True
+                            failed.clear()
+                        elif sample.finish == "error" or not self.answered:
+                            failed[sample.key[:2]] = sample
+                    while self.answered and unkept:
+                        keep(unkept.pop(0))
+            finally:
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
+        if len(failed) >= IN_A_ROW or not self.answered:
+            _, sample = failed.popitem()
+            if sample.finish == "refused":
                 sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
                 hint = f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
-                if completion.finish == "error":
-                    hint = (
-                        f"is it running with the model {self.model!r}, does its address end in /v1, "
-                        "is OPENAI_API_KEY its key?"
-                    )
-                raise UserError(f"{self.where}: {completion.error}; {hint}")
-            for probe, completion in zip(probes, answers, strict=True):
-                keep(probe, completion)
-            waiting = iter([request for request in requests if request not in probes])
-            failed: dict[str, str] = {}  # all samples of a question that never passes are one failure
-
-            async def work() -> None:
-                for request in waiting:
-                    completion = await self._ask(client, request, sampling)
-                    keep(request, completion)
-                    if completion.finish == "error":
-                        failed[str(request.content)] = str(completion.error)
-                    elif len(failed) < IN_A_ROW:
-                        failed.clear()
-                    if len(failed) >= IN_A_ROW:
-                        return
-
-            workers = [asyncio.ensure_future(work()) for _ in range(self.concurrency)]
-            try:
-                await asyncio.gather(*workers)
-            finally:  # a request that is cut off by the client's end would be kept as an error
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-            if len(failed) >= IN_A_ROW:  # what was on its way is there now
-                *_, error = failed.values()
-                raise UserError(
-                    f"{self.where}: {error}; {IN_A_ROW} questions failed in a row; the same command goes on"
+            elif self.answered:
+                hint = f"{IN_A_ROW} questions failed in a row; the same command goes on"
+            else:
+                hint = (
+                    f"is it running with the model {self.model!r}, does its address end in /v1, is OPENAI_API_KEY its "
+                    "key?"
                 )
+            raise UserError(f"the server at {without_password(self.base_url)}: {sample.error}; {hint}")
 
-    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Completion:
+    async def _ask(self, client: Any, request: Request, sampling: Sampling) -> Sample:
         """Return the outcome of a request. An error begins with the server's status, if there is one."""
         chat = not isinstance(request.content, str)
         create = (client.chat.completions if chat else client.completions).with_raw_response.create
@@ -125,14 +130,13 @@ class Server:
                 reply = await create(
                     model=self.model, **prompt, extra_body=self._fields(sampling, request.seed)
                 )
-            return read_reply(reply.http_response.content)
+            return read_reply(reply.http_response.content, request)
         except UserError as error:
             message = str(error)
         except openai.APIStatusError as error:
-            text = error.response.text or error.response.reason_phrase
+            message = f"{error.status_code} {error.response.text or error.response.reason_phrase}"
             if error.response.has_redirect_location:  # its address may hold a key
-                text = "a redirect, which is not followed"
-            message = f"{error.status_code} {text}"
+                message = f"{error.status_code} a redirect, which is not followed"
         except (TimeoutError, openai.APITimeoutError):
             message = f"no answer within {self.timeout:g} s; see --timeout"
         except openai.OpenAIError as error:
@@ -140,9 +144,8 @@ class Server:
         message = " ".join(message.split())
         if len(self.key) > 5:
             message = message.replace(self.key, "[key]")  # which some servers repeat
-        return Completion(
-            "", 0, "refused" if message.startswith(REFUSED) else "error", error=message[:500]
-        )
+        finish = "refused" if message.startswith(REFUSED) else "error"
+        return Sample(*request.key, request.seed, "", tokens=0, finish=finish, error=message[:500])
 
     def _fields(self, sampling: Sampling, seed: int) -> dict[str, Any]:
         fields = {
@@ -180,16 +183,15 @@ class BoundedClient(openai.DefaultAsyncHttpxClient):
                     raise UserError(f"a reply of more than {self.limit:,} bytes; the rest was not read")
         finally:
             await response.aclose()
-        coded = ("content-encoding", "content-length", "transfer-encoding")  # it is decoded here
         return type(response)(
             response.status_code,
-            headers=[each for each in response.headers.multi_items() if each[0] not in coded],
+            headers=[each for each in response.headers.multi_items() if each[0] not in CODED],
             content=bytes(content),
             request=request,
         )
 
 
-def read_reply(content: bytes) -> Completion:
+def read_reply(content: bytes, request: Request) -> Sample:
     """Read an answer in OpenAI's protocol, of a chat or of a completion.
 
     Raises:
@@ -204,7 +206,9 @@ def read_reply(content: bytes) -> Completion:
         # vLLM, OpenRouter and Ollama call it reasoning, DeepSeek, SGLang and llama.cpp reasoning_content.
         thoughts = [message.get(name) for name in ("reasoning", "reasoning_content")] if message else []
         tokens = (body.get("usage") or {}).get("completion_tokens")
-        return Completion(
+        return Sample(
+            *request.key,
+            request.seed,
             content_of(choice["text"] if message is None else message.get("content"), "the reply"),
             tokens if type(tokens) is int and 0 <= tokens < 2**31 else None,
             end if end in ("length", "content_filter") else "stop",

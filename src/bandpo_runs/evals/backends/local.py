@@ -1,32 +1,54 @@
-"""Generate samples with transformers on this machine, in batches."""
+"""Generate samples on this machine, with transformers or vLLM."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bandpo.errors import UserError
 from bandpo.numerics import not_finite
 
 from ...config.trust import check_attention
-from ..samples import Sampling
-from .base import Completion, Keep, Request, cannot_load, token_ids
+from ...data.questions import Content
+from ..models import cannot_load
+from ..samples import Request, Sample, Sampling
+
+# Requests of vLLM at once: some full batches, and no more samples than that are lost by a kill.
+CHUNK = 1024
+
+
+def token_ids(tokenizer: Any, content: Content, model: str) -> list[int]:
+    """Return a prompt as tokens. Messages go through the model's chat template, text as it is (as TRL in training)."""
+    if isinstance(content, str):
+        ids = tokenizer(content)["input_ids"]
+    elif tokenizer.chat_template is not None:
+        ids = tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+    else:
+        raise UserError(
+            f"the tokenizer of {model!r} has no chat template; --no-chat sends the messages' text as it is"
+        )
+    if not ids:
+        raise UserError(f"the tokenizer of {model!r} makes no token of {content!r}; are its files there?")
+    return list(ids)
 
 
 class Transformers:
     """Generate in batches. The noise depends on the sample's seed alone (`SeededChoice`).
 
-    `model` is a folder or a hub id, `batch` how many samples are drawn at once.
+    `model` is a folder or a hub id.
     """
 
-    def __init__(self, model: str, batch: int | None = None) -> None:
+    def __init__(self, model: str) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         self.path = model
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.batch = batch or (64 if self.device == "cuda" else 32)
+        self.batch = 64 if self.device == "cuda" else 32
         dtype = torch.float32 if self.device == "cpu" else "auto"  # half precision is slower there
         try:
             check_attention(AutoConfig.from_pretrained(model, trust_remote_code=False))
@@ -55,7 +77,9 @@ class Transformers:
         )
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], sampling: Sampling, keep: Keep) -> None:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, keep: Callable[[Sample], None]
+    ) -> None:
         for first in range(0, len(requests), self.batch):
             batch = requests[first : first + self.batch]
             prompts = [token_ids(self.tokenizer, request.content, self.path) for request in batch]
@@ -71,7 +95,15 @@ class Transformers:
             for request, row in zip(batch, rows[:, longest:].tolist(), strict=True):
                 end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
                 text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
-                keep(request, Completion(text, len(row[:end]), "length" if end is None else "stop"))
+                keep(
+                    Sample(
+                        *request.key,
+                        request.seed,
+                        text,
+                        tokens=len(row[:end]),
+                        finish="length" if end is None else "stop",
+                    )
+                )
 
 
 def choice_of(seeds: Sequence[int], sampling: Sampling, device: str) -> list[Any]:
@@ -108,3 +140,48 @@ class SeededChoice:
         for row, generator in zip(noise, self.generators, strict=True):
             row.exponential_(generator=generator)
         return scores.float() - noise.log().float()
+
+
+class VLLM:
+    """Generate with vLLM in this process, with a seed for each request. It batches as it likes."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        from vllm import LLM  # pyright: ignore[reportMissingImports]
+
+        self.path = model
+        try:
+            self.engine = LLM(model=model, **options)
+        except Exception as error:
+            raise cannot_load(model, error) from error
+        self.dtype = str(self.engine.llm_engine.model_config.dtype).removeprefix("torch.")
+        self.tokenizer: Any = self.engine.get_tokenizer()
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, keep: Callable[[Sample], None]
+    ) -> None:
+        from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
+
+        context = self.engine.llm_engine.model_config.max_model_len
+        for first in range(0, len(requests), CHUNK):
+            chunk = requests[first : first + CHUNK]
+            prompts = [token_ids(self.tokenizer, request.content, self.path) for request in chunk]
+            if max(map(len, prompts)) >= context:
+                raise UserError(
+                    f"a prompt has {max(map(len, prompts))} tokens, the model's context only {context}"
+                )
+            results = self.engine.generate(
+                [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
+                [SamplingParams(**{**vars(sampling), "n": 1, "seed": request.seed}) for request in chunk],
+                use_tqdm=False,
+            )
+            for request, result in zip(chunk, results, strict=True):
+                (answer,) = result.outputs
+                keep(
+                    Sample(
+                        *request.key,
+                        request.seed,
+                        answer.text,
+                        tokens=len(answer.token_ids),
+                        finish="length" if answer.finish_reason == "length" else "stop",
+                    )
+                )
