@@ -5,8 +5,6 @@ Each is `(log_p, delta) -> (log_low, log_high)` in float64, saturation included,
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import lru_cache

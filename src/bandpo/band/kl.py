@@ -1,7 +1,5 @@
 """Solve the band of KL(pi_old || pi), the paper's choice, by Halley's method."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ others its upper bound. Every loop has a fixed length: no wait for the device, a
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Show `bandpo watch`: all that is known of one run, or a line for each of several."""
+"""Show `bandpo watch`: the curves of one run, or a line for each of several."""
 
 import json
 import math
@@ -93,7 +93,13 @@ def view(runs: Sequence[WatchedRun], width: int | None = None) -> Group:
 
 
 def _one(run: WatchedRun, width: int) -> list[Any]:
-    lines = [Text(run.label, "bold"), _standing(run), *_remarks(run), Text()]
+    lines = [
+        Text(run.label, "bold"),
+        Text.assemble(f"{run.now}, ", (run.standing, _STYLES[run.state])),
+        *([Text(run.on_collapse, "bold red" if run.collapsed else "dim")] if run.on_collapse else []),
+        *(Text(note, "yellow") for note in run.notes),
+        Text(),
+    ]
     wide = min(60, width - 30)  # columns of a curve
     for name, panel in PANELS.items():
         if not math.isnan(panel.last(run)):
@@ -101,15 +107,6 @@ def _one(run: WatchedRun, width: int) -> list[Any]:
             indented = f"  {name}" if name in ("above", "below") else name
             lines.append(Text.assemble(f"{indented:<15}{_last(panel, run):>10}   ", (curve, "cyan")))
     return lines
-
-
-def _standing(run: WatchedRun) -> Text:
-    return Text.assemble(f"{run.now}, ", (run.standing, _STYLES[run.state]))
-
-
-def _remarks(run: WatchedRun) -> list[Text]:
-    collapse = [Text(run.on_collapse, "bold red" if run.collapsed else "dim")] if run.on_collapse else []
-    return collapse + [Text(note, "yellow") for note in run.notes]
 
 
 def _line(run: WatchedRun) -> str:

@@ -1,4 +1,4 @@
-"""Describe a sample: how it is drawn, from which question and seed, and what came back."""
+"""Describe a sample: its question and seed, how it is drawn, and what came back."""
 
 import hashlib
 import math

@@ -87,7 +87,9 @@ class Server:
         ) as client:
             try:
                 while True:
-                    room = self.concurrency - len(pending) if len(failed) < IN_A_ROW else 0
+                    # The first alone: a server may load its model for it.
+                    at_once = self.concurrency if self.answered or unkept else 1
+                    room = at_once - len(pending) if len(failed) < IN_A_ROW else 0
                     for request in itertools.islice(waiting, room):
                         pending.add(asyncio.create_task(self._ask(client, request, sampling)))
                     if not pending:
@@ -134,9 +136,12 @@ class Server:
         except UserError as error:
             message = str(error)
         except openai.APIStatusError as error:
-            message = f"{error.status_code} {error.response.text or error.response.reason_phrase}"
-            if error.response.has_redirect_location:  # its address may hold a key
-                message = f"{error.status_code} a redirect, which is not followed"
+            text = (
+                "a redirect, which is not followed"  # its address may hold a key
+                if error.response.has_redirect_location
+                else error.response.text or error.response.reason_phrase
+            )
+            message = f"{error.status_code} {text}"
         except (TimeoutError, openai.APITimeoutError):
             message = f"no answer within {self.timeout:g} s; see --timeout"
         except openai.OpenAIError as error:
