@@ -316,7 +316,6 @@ lab --methods grpo --seeds 1 --rounds 1 -o compared
 report run -o run.html
 explain band:kl:0.05
 data prepare rows.jsonl -o data
-data list
 eval run -n 1 --limit 2 --max-tokens 2 -o before
 eval run -n 1 --limit 2 --max-tokens 2 --data lab -o after
 score before

@@ -33,7 +33,6 @@ SHADOWS = ("yaml", "torch", "typer", "numpy", "pydantic", "verl", "wandb", "site
 READING = [
     ["report", "run", "-o", "report.html"],
     ["watch", "run", "--once"],
-    ["watch", "run", "--json"],
     ["doctor", "run/config.yaml"],
     ["doctor", "trl.yaml"],
     ["doctor", "verl.yaml"],
@@ -98,7 +97,7 @@ def test_two_rules_under_one_label_are_two_where_neither_is_loaded(inside, tmp_p
     assert ("label 'Mine' stands for another" in cli.error("report", tmp_path), Path("ran").exists()) == (True, False)
 
 
-@pytest.mark.parametrize("args", READING[3:7], ids=lambda args: args[1].replace("/", "-"))
+@pytest.mark.parametrize("args", READING[2:6], ids=lambda args: args[1].replace("/", "-"))
 def test_trust_imports_it(inside, capsys, args):
     assert main([*args, "--trust"]) in (0, 1)
     shown = capsys.readouterr().out

@@ -50,10 +50,25 @@ def test_of_a_script_that_is_not_there_nothing_is_made_up(tmp_path):
         "A=1 ./base.sh",
         "sbatch -N2 scripts/base.sh 2>&1 | tee log",
         'cd "$HERE"; source base.sh && python x.py',
+        "bash /elsewhere/base.sh x.y=1",
     ],
 )
 def test_a_script_that_is_called_and_not_given_is_named(tmp_path, call):
     assert told(tmp_path, run__sh=f"# bash other.sh\n{call}\n")[0].what.startswith("base.sh is called in the script")
+
+
+def test_the_cure_names_the_file_beside_the_script_and_settings_behind_its_arguments_are_not_judged(tmp_path):
+    inner = write(tmp_path / "base.sh", f"{BASE[:-6]} $@ {ACTOR}.ppo_mini_batch_size=64\n")
+    sizes, outer = (
+        tmp_path / "sizes.env",
+        write(tmp_path / "run.sh", f". ./sizes.env\nbash base.sh {ACTOR}.ppo_epochs=1\n"),
+    )
+    finding = next(iter(examine([str(outer)])))
+    assert finding.what.startswith(f"{inner}, sizes.env is called in the script and not read")
+    assert finding.cure == f"add it: bandpo doctor {inner} sizes.env {outer}"
+    write(sizes, "MINI=16\n")
+    levels = [finding.level for finding in examine([str(inner), str(sizes), str(outer)])]
+    assert {"ok", "problem"}.isdisjoint(levels)
 
 
 GROWING = "".join(f"{name}={10 * f'${before}'}\n" for before, name in itertools.pairwise("abcdefghijklmnop"))

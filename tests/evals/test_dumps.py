@@ -43,6 +43,16 @@ def problems():
     ]
 
 
+def details(**metrics):
+    """As lighteval writes its details: the fields of its Doc and ModelResponse that are read here, and some others."""
+    return [
+        {"doc": {"query": f"problem {i}", "choices": ["1", "7"], "gold_index": [1], "task_name": "aime24", "id": "1"},
+         "metric": {name: float(f(RIGHT[i])) for name, f in metrics.items()},
+         "model_response": {"input": "...", "text": TEXTS[i], "output_tokens": [[1, 2]] * 4, "logprobs": []}}
+        for i in range(6)
+    ]  # fmt: skip
+
+
 FORMS = {
     "answers.jsonl": (answers(), {}), "answers.json": (answers(), {}), "answers.csv": (answers(), {}),
     "answers.parquet": (answers(), {}), "problems.jsonl": (problems(), {}), "problems.parquet": (problems(), {}),
@@ -53,6 +63,7 @@ FORMS = {
     "digits.csv": ([{**row, "correct": "1.00" if row["correct"] else "-0.000"} for row in answers()], {}),
     "named.jsonl": ([{**row, "prompt": "the same", "problem_id": row["prompt"]} for row in answers()], {}),
     "messages.parquet": ([{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in answers()], {}),
+    "details.parquet": (details(**{"avg@n:n=4": np.mean}), {}),
 }  # fmt: skip
 
 
@@ -60,12 +71,14 @@ FORMS = {
 def test_every_form_gives_the_same_answers(tmp_path, name):
     rows, columns = FORMS[name]
     (graded,), by = read_dump(write(tmp_path / name, rows), columns)
-    np.testing.assert_array_equal(graded.score, RIGHT)
-    assert by == f"column {columns.get('score', 'score' if 'problems' in name else 'correct')!r}"
+    np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
+    if name != "details.parquet":  # where it is not known which ones are right
+        np.testing.assert_array_equal(graded.score, RIGHT)
+        assert by == f"column {columns.get('score', 'score' if 'problems' in name else 'correct')!r}"
     assert (graded.answers, len({*graded.prompt_ids})) == (None, 6)
 
 
-@pytest.mark.parametrize("name", ["answers.csv", "problems.parquet"])
+@pytest.mark.parametrize("name", ["answers.csv", "problems.parquet", "details.parquet"])
 def test_a_scorer_grades_the_responses_and_heeds_no_score(tmp_path, name):
     rows, _ = FORMS[name]
     wrong = [{key: value for key, value in row.items() if key not in ("correct", "score")} for row in rows]
@@ -91,16 +104,21 @@ def test_of_verl_any_score_above_0_is_right_and_acc_comes_first(tmp_path):
     assert read(path, {"score": "score"}) == ([("validation", [[1], [0], [0], [1]])], "verl's score")
 
 
-def test_details_of_lighteval_are_read_by_the_metric_that_is_named(tmp_path):
-    rows = [
-        {"doc": {"query": f"problem {i}", "choices": ["1", "7"], "gold_index": [1], "id": "1"},
-         "metric": {"em": float(RIGHT[i, 0])}, "model_response": {"input": "...", "text": TEXTS[i][:1]}}
-        for i in range(6)
-    ]  # fmt: skip
-    path = write(tmp_path / "details.parquet", rows)
-    columns = {"prompt": "doc.query", "score": "metric.em"}
-    assert read(path, columns) == ([("answers", RIGHT[:, :1].tolist())], "column 'metric.em'")
-    assert "; it has doc, metric, model_response. --column score=COLUMN names it" in refusal(read_dump, path)
+def test_of_several_metrics_of_lighteval_those_that_are_shares(tmp_path):
+    path, wording = tmp_path / "a.parquet", []
+    of_all = {"pass@k:k=1&n=4": np.mean, "pass@k:k=4&n=4": np.max, "maj@n:n=4": np.max}
+    (graded,), by = read_dump(write(path, details(**of_all)), say=wording.append)
+    left_out = "not shown, as not all values are 0 or 1: pass@k:k=4&n=4, maj@n:n=4"
+    assert (graded.data, by, wording) == ("aime24", "lighteval's pass@k:k=1&n=4", [left_out])
+    np.testing.assert_array_equal(graded.score.sum(1), RIGHT.sum(1))
+    # Of eight responses only the first two were asked: its name says so.
+    graded, _ = read_dump(write(path, details(**{"avg@n:n=2": lambda row: row[:2].mean(), **of_all})))
+    assert [(each.data, each.scorer, each.score.sum(1).tolist(), each.score.shape[1]) for each in graded] == [
+        ("aime24", "lighteval's avg@n:n=2", RIGHT[:, :2].sum(1).tolist(), 2),
+        ("aime24", "lighteval's pass@k:k=1&n=4", RIGHT.sum(1).tolist(), 4),
+    ]
+    single = [{**row, "model_response": {"text": ["7"]}} for row in details(em=np.max)]
+    assert read(write(path, single))[0] == [("aime24", RIGHT.max(1, keepdims=True).tolist())]
 
 
 REFUSED = {  # rows of a file, the columns that are named, and why not
@@ -127,6 +145,12 @@ REFUSED = {  # rows of a file, the columns that are named, and why not
         "row 2: two right answers, '7' and '8', to the question 'a'",
     ),
     "empty": ([], {}, "empty; expected an answer a row"),
+    "which metric": (details(em=np.max, f1=np.max), {}, "has the metrics ['em', 'f1']; --column score=NAME says which"),
+    "no metric": (details(em_x=np.max), {"score": "em"}, "no metric 'em' (--column score=em), did you mean 'em_x'?"),
+    "no share": (details(em=np.max), {"score": "em"}, "row 1: 'score' is '1.0 for 4 responses'"),
+    "a part of lighteval": (details(**{"avg@n:n=4": lambda row: 0.3}), {}, "row 1: 'score' is '0.3 for 4 responses'"),
+    "no details": ([{"doc": {}, "model_response": {}, "metric": {"em": 1}}], {}, ": not as lighteval writes it"),
+    "NaN of lighteval": (details(em=lambda row: math.nan), {}, "'score' is missing"),
 }
 
 
@@ -403,11 +427,6 @@ HARNESSES = {  # the same as REFUSED, of what harnesses write
         lm_eval(("none",), metrics=["f1", "bleu"], f1=0.5, bleu=0.25), {}, "has the metrics ['f1', 'bleu']; --column "
     ),
     "a share of lm-eval": (lm_eval(("none",), exact_match=0.5), {}, "row 1: 'score' is 0.5; 1 or true"),
-    "which metric": (
-        inspect({"em": lambda right: 0.5, "f1": lambda right: 0.3}),
-        {},
-        "has the metrics ['em', 'f1']; --column score=NAME says which",
-    ),
     "another letter of inspect": (inspect({"match": lambda right: "P"}), {}, "row 1: 'score' is 'P'; 1 or true"),
 }  # fmt: skip
 UNGRADED = {  # what a scorer cannot grade
@@ -600,11 +619,11 @@ def test_a_folder_of_lm_eval_is_one_result(here, cli):
     assert [out.count(text) for text in ("| Method | gsm8k |", "Average", "80 prompts")] == [2, 0, 0]
 
 
-TIMES = ("2025-01-01T10-00-00.1", "2025-01-02T10-00-00.1")
+TIMES, MEAN = ("2025-01-01T10-00-00.1", "2025-01-02T10-00-00.1"), details(**{"avg@n:n=4": np.mean})
 LOG, TASKS = inspect({"match": letter}), ("aime24", "amc23")
 FOLDERS = {  # the files of a folder, and the data sets in it, or why it holds no result
     "lighteval": (
-        {f"details/org/m/{time}/details_aime24_{time}.parquet": NEMO for time in TIMES}, [("answers", 6, 1)]
+        {f"details/org/m/{time}/details_aime24_{time}.parquet": MEAN for time in TIMES}, [("aime24", 6, 4)]
     ),
     "inspect": (
         {f"2025-01-01T10-00-00-04-00_aime_{22 * 'a'}.eval": LOG,

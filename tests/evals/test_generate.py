@@ -159,6 +159,29 @@ def test_what_a_server_does_not_answer_is_wrong_and_what_may_pass_is_tried_again
     assert len(grades) == len(set(grades)) == 24
 
 
+def test_a_wrong_server_of_a_resumed_run_refuses_nothing_for_good(ask, home):
+    """It is asked a question that was answered before; that its answer is not kept twice is in the counts."""
+    refuses = False
+    with Fake(lambda body, count: 400 if refuses else 200) as fake:
+        ask("out", "-n", "1", "--base-url", fake.url)
+        refuses = True
+        assert "sent with the prompt" in ask("out", "-n", "2", "--base-url", fake.url, fails=True)
+        assert len(json_rows(Path("out/samples.jsonl"))) == 12
+        refuses = False
+        ask("out", "-n", "2", "--base-url", fake.url)
+    assert [sample.finish for sample in read_samples(Path("out"))] == ["stop"] * 24
+
+
+def test_questions_that_always_fail_leave_the_others_their_scores(here, cli):
+    prompts = [*(f"poison {i}" for i in range(6)), "good"]
+    write("rows.jsonl", [{"prompt": prompt, "answer": "7"} for prompt in prompts])
+    with Fake(lambda body, count: 404 if "poison" in body["prompt"] else 200) as fake:
+        command = ["eval", "m", "--data", "rows.jsonl", "-n", "1", "--base-url", fake.url, "--no-chat", "-o", "out"]
+        cli.out(*command)
+        out = cli.out(*command)
+    assert re.search(r"(?s)warning: .*5 questions failed in a row.*mean@1", out)
+
+
 def test_questions_that_fail_again_come_after_those_that_are_missing(ask, home):
     prompts = [row["prompt"] for row in json_rows(home / "rows.jsonl")]
     failing = {prompts[0], prompts[1], prompts[3]}
@@ -213,7 +236,7 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
     write(run / "run.json", {"label": "Band", "seed": 0, "learning_rate": 1e-5, "finished": False})
     (run / "checkpoints" / "checkpoint-20").mkdir(parents=True)
     assert "runs/mine holds no model: the run is not finished; " in cli.error("eval", run, "--data", "lab")
-    assert refusal(find_model, "runs") == "runs holds no model (config.json) or run (run.json)"
+    assert refusal(find_model, "runs") == "runs holds no model (config.json and weights) or run (run.json)"
     (run / "model").mkdir()
     path, name = str(home / "model"), "Qwen/Qwen2.5-0.5B"
     for args, model in (
@@ -228,12 +251,21 @@ def test_a_model_may_be_given_as_the_run_that_made_it(home, here, cli):
 @pytest.mark.parametrize("end", ["", "/actor"])
 def test_a_checkpoint_of_verl_names_what_makes_a_model_of_it(here, cli, end):
     actor = write("step 1/actor/fsdp_config.json", {"FSDP_version": 2}).parent
-    assert cli.error("eval", f"step 1{end}", "--data", "lab").endswith(
-        f"step 1{end} holds no model (config.json) or run (run.json); it is a checkpoint of verl: make a model of it "
-        "by python -m verl.model_merger merge --backend fsdp --local_dir 'step 1/actor' --target_dir MODEL, then "
-        "bandpo eval MODEL --label NAME\n"
+    command = "python -m verl.model_merger merge --backend fsdp --local_dir 'step 1/actor' --target_dir MODEL"
+    words = (
+        "holds no model (config.json and weights) or run (run.json); it is a checkpoint of verl: make a model of it by"
+    )
+    assert f"step 1{end} {words} {command}, then bandpo eval MODEL --label NAME\n" in cli.error(
+        "eval", f"step 1{end}", "--data", "lab"
     )
     model = write(actor / "huggingface" / "config.json", {}).parent
+    assert f"{words} {command}," in refusal(find_model, str(model))  # as verl leaves it
+    Path("exp/global_step_10").mkdir(parents=True)
+    Path("exp/global_step_9").mkdir()
+    for step in (9, 10):  # the newest of an experiment
+        write(f"exp/global_step_{step}/actor/fsdp_config.json", {})
+    assert "--local_dir exp/global_step_10/actor " in refusal(find_model, "exp")
+    write(model / "model.safetensors", "")
     assert find_model(str(model)) == Model(str(model), "huggingface", "huggingface")
     # LoRA is never taken for its base: verl's hf_model names its weights as no model does, its merger leaves it apart.
     for sign in (actor / "lora_train_meta.json", model / "lora_adapter/adapter_config.json"):

@@ -165,7 +165,7 @@ def line_of(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        smaller = "smaller batches or shorter completions (bandpo eval: --max-tokens) take less"
+        smaller = "in training smaller batches take less, everywhere shorter completions (bandpo eval: --max-tokens)"
         return f"out of memory; {smaller} ({text[:200]})"
     # Libraries that write weights and checkpoints have words of their own for a full disk.
     if re.search("No space left on device|PytorchStreamWriter|inline_container|iostream", text):

@@ -265,7 +265,7 @@ def _columns(
     return dict(pairs or ())
 
 
-data = Typer(name="data", help="Prepare data sets, or list the known ones.")
+data = Typer(name="data", help="Prepare data sets.")
 app.add_typer(data)
 
 
@@ -299,10 +299,10 @@ def prepare(
 ) -> None:
     """Make Parquet files that verl and TRL read, with a report.
 
-    A data set is paper (all five files of the paper), another name of bandpo data list, a .jsonl, .json, .csv or
-    .parquet file, or ORG/NAME of the Hugging Face hub. The options from --prompt on describe data that
-    bandpo does not know; the column a.b is field b of column a. report.md says what was dropped and changed, and
-    docs/evaluate.md says why.
+    A data set is paper (all five files of the paper: aime24, aime25, amc23, dapo-math-17k and math-levels-3-5), gsm8k,
+    a .jsonl, .json, .csv or .parquet file, or ORG/NAME of the Hugging Face hub. The options from --prompt on describe
+    data that bandpo does not know; the column a.b is field b of column a. report.md says what was dropped and changed,
+    and docs/evaluate.md says why.
     """
     from ..data.preparation import Settings, prepare
     from ..data.sources import find
@@ -318,11 +318,3 @@ def prepare(
         say=functools.partial(print, flush=True),
     )
     print(output / "report.md")
-
-
-@data.command("list", cls=Once)
-def list_sets() -> None:
-    """List the known data sets, and their rows."""
-    from ..data.sources import listing
-
-    print(wrapped(listing(), column=19))

@@ -141,7 +141,6 @@ def watch(
         ),
     ] = 10.0,
     once: Annotated[bool, Option("--once", help="Show the runs once and end.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Follow running training: rewards, clip fractions, collapse.
 
@@ -149,7 +148,7 @@ def watch(
     """
     from .show_watch import watch_and_show
 
-    watch_and_show(runs, every=every, silent=60 * silent, once=once or as_json, as_json=as_json)
+    watch_and_show(runs, every=every, silent=60 * silent, once=once)
 
 
 @app.command(epilog=LOGS, cls=Once)

@@ -1,6 +1,5 @@
 """Show `bandpo watch`: the curves of one run, or a line for each of several."""
 
-import json
 import math
 import signal
 import time
@@ -37,7 +36,6 @@ def watch_and_show(
     every: float = 2.0,
     silent: float,
     once: bool = False,
-    as_json: bool = False,
 ) -> None:
     """Run `bandpo watch`."""
     watch = Watch(sources, silent)
@@ -45,9 +43,7 @@ def watch_and_show(
     if once and not any(len(run.x) or run.ended for run in runs):
         reason = f"no log is at {watch.sources[0][1]}" if runs[0].age is None else "no line is in its log"
         raise UserError(f"{runs[0].label}: nothing to show; {' '.join(runs[0].notes) or reason}")
-    if as_json:
-        print(json.dumps([_data(run) for run in runs], indent=2, allow_nan=False))
-    elif once:
+    if once:
         console.print(view(runs))
     try:
         if not once:
@@ -87,7 +83,9 @@ def view(runs: Sequence[WatchedRun], width: int | None = None) -> Group:
     """Return the text of the terminal."""
     if len(runs) > 1:
         return Group(
-            *(Text(_line(run), "bold red" if run.collapsed else _STYLES[run.state]) for run in runs)
+            Text("\n", no_wrap=True, overflow="ellipsis").join(
+                Text(_line(run), "bold red" if run.collapsed else _STYLES[run.state]) for run in runs
+            )
         )
     return Group(*_one(runs[0], width or (console.width if console.is_terminal else 100)))
 
@@ -129,21 +127,6 @@ def _line(run: WatchedRun) -> str:
 
 def _last(panel: Panel, run: WatchedRun) -> str:
     return three_digits(panel.last(run)) + panel.percent
-
-
-def _data(run: WatchedRun) -> dict[str, Any]:
-    values = {panel.key: panel.last(run) / (100 if panel.percent else 1) for panel in PANELS.values()}
-    return {
-        "label": run.label,
-        "state": run.state,
-        run.axis: float(run.x[-1]) if len(run.x) else None,
-        "end": run.end,
-        "seconds_since_last_line": run.age,
-        "collapsed": run.collapsed,
-        "word": run.on_collapse,
-        "notes": list(run.notes),
-        "numbers": {key: value for key, value in values.items() if not math.isnan(value)},
-    }
 
 
 def _curve(y: np.ndarray, width: int) -> str:

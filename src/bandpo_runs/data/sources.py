@@ -159,7 +159,7 @@ def find(
         return [Source(name, name, file=name.split("/")[1], config=config, **common)]
     names = [*GROUPS, *SOURCES]
     raise UserError(
-        f"no data set {name!r}{nearest(name, names)}; known are {', '.join(names)} (`bandpo data list`), and a .jsonl, "
+        f"no data set {name!r}{nearest(name, names)}; known are {', '.join(names)}, and a .jsonl, "
         ".json, .csv or .parquet file, or ORG/NAME of the hub will do"
     )
 
@@ -174,13 +174,3 @@ def warnings_of(source: Source, read: int, faults: Mapping[str, int]) -> list[st
     if source.rows not in (None, read):
         out = [f"{counted(read, 'row')}, expected {source.rows:,}", *out]
     return [f"{source.name}: {warning}" for warning in out]
-
-
-def listing() -> str:
-    """Write the known data sets and groups, a name on the left."""
-    out = []
-    for source in SOURCES.values():
-        where = ", ".join(filter(None, [source.hub, source.config, source.split]))
-        levels = ", levels {} to {}".format(*source.levels) if source.levels else ""
-        out.append(f"{source.name:18} {source.use}: {where}, {source.rows:,} rows{levels}")
-    return "\n".join([*out, *(f"{name:18} {' '.join(names)}" for name, names in GROUPS.items())])

@@ -54,6 +54,8 @@ _OF_TRL = (
 
 # Written by `python -m research.report`. Of each point: what a rule moved, and the percentage of tokens it clipped.
 POINTS = Path(__file__).with_name("points.csv")
+# Settings behind the arguments of a script's caller.
+_BEHIND = r"\$(?:@|\{@\})[\"']?(?:[ \t]|\\\n)+[+\w-][\w.+-]*="
 # What a verdict is where settings are missing.
 _OF_A_PART: dict[Level, Level] = {"ok": "note", "problem": "warning"}
 
@@ -77,14 +79,22 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
             yield replace(finding, what=f"{name_of(key)}: {finding.what}") if len(runs) > 1 else finding
     rest = [text for text in arguments if text not in logs]
     files = {text: text_of(text) for text in rest if Path(text).exists() or "=" not in text}
-    calls = set[str]().union(*(called(text) for path, text in files.items() if path.endswith(SUFFIXES)))
+    shells = {path: text for path, text in files.items() if path.endswith(SUFFIXES)}
+    calls = {name: Path(path).parent / name for path, text in shells.items() for name in called(text)}
     # A script that is called stands before its caller, whose arguments are its last.
-    in_order = sorted(files, key=lambda text: Path(text).name not in calls)
-    shell = "\n".join(files[text] for text in in_order if text.endswith(SUFFIXES))
-    missing = sorted(calls - {Path(text).name for text in files})
+    shell = "\n".join(
+        shells[path] for path in sorted(shells, key=lambda path: Path(path).name not in calls)
+    )
+    missing = [
+        str(calls[name]) if calls[name].is_file() else name
+        for name in sorted(calls.keys() - {Path(path).name for path in files})
+    ]
     if missing:
-        what = f"{', '.join(missing)} is called in the script and not read, so its settings are unknown"
-        yield Finding("note", what, f"add it: bandpo doctor {' '.join((*missing, *arguments))}")
+        yield Finding(
+            "note",
+            f"{', '.join(missing)} is called in the script and not read, so its settings are unknown",
+            f"add it: bandpo doctor {' '.join((*missing, *arguments))}",
+        )
     whole, scripts = "\n".join((*rest, *files.values())), [text for text in files if text.endswith(".py")]
     host = host_of(whole)
     if host is not None and not (scripts and re.search(rf"\b({'|'.join(CONFIGS)})\(", whole)):
@@ -92,9 +102,12 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
     else:
         all_here = bool(files) and not missing and "$@" not in whole
         findings = _of_trl(rest, files, shell, trust, all_here) if rest else iter(())
+    # What a called script sets behind its caller's arguments wins over them.
+    is_part = bool(missing) or (bool(calls) and re.search(_BEHIND, shell) is not None)
     for finding in findings:
-        level = _OF_A_PART.get(finding.level, finding.level) if missing else finding.level
-        yield replace(finding, level=level)
+        yield replace(
+            finding, level=_OF_A_PART.get(finding.level, finding.level) if is_part else finding.level
+        )
 
 
 def _is_log(text: str) -> bool:

@@ -18,11 +18,12 @@ from bandpo.trust_regions.base import Region
 from ..config.recipe import put
 from ..files.reading import content_of
 
-SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-# A shell script that a script calls or sources, but for those of the system.
+SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".env")
+# A shell script that a script calls, or sources but for those of the system.
 _CALL = (
-    r"(?m)(?:(?<![\w./-])(?:bash|sh|source|sbatch|\.)[ \t]+(?:-\w+[ \t]+)*|^[ \t]*(?:(?:\w+=\S*|exec)[ \t]+)*(?=\S*/))"
-    r"(?![/~])[^\s;&|]{0,200}?([\w.-]{1,100}\.(?:sh|bash|sbatch|slurm))[\"']?(?=[\s;&|)]|\Z)"
+    r"(?m)(?:(?<![\w./-])(?:(?:bash|sh|sbatch)[ \t]+(?:-\w+[ \t]+)*|(?:source|\.)[ \t]+(?![/~]))"
+    r"|^[ \t]*(?:(?:\w+=\S*|exec)[ \t]+)*(?=\S*/))"
+    r"[^\s;&|]{0,200}?([\w.-]{0,100}\.(?:sh|bash|sbatch|slurm|env))[\"']?(?=[\s;&|)]|\Z)"
 )
 # A variable, perhaps with its default.
 _DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"

@@ -320,12 +320,13 @@ class Evaluation:
             raise self._other((name, recorded, value))
         self._write_metadata()
 
-    def todo(self) -> list[Request]:
+    def todo(self, again: bool = False) -> list[Request]:
         """List the samples to generate. They are missing, or ended in an error; those come last.
 
         Each question's first sample comes first, of short questions before long ones: if a server answers any, it
-        answers those.
+        answers those. The very first is there `again` if it is done.
         """
+        questions = sorted(self.questions, key=lambda question: len(str(question.content)))
         requests = [
             Request(
                 (question.data, question.prompt, i),
@@ -333,10 +334,15 @@ class Evaluation:
                 seed_of(self.sampling.seed, question, i),
             )
             for i in range(self.sampling.n)
-            for question in sorted(self.questions, key=lambda question: len(str(question.content)))
+            for question in questions
+        ]
+        first = [
+            request
+            for request in requests[:1]
+            if again and self.done.get(request.key, "error") != "error"
         ]
         waiting = [request for request in requests if self.done.get(request.key, "error") == "error"]
-        return sorted(waiting, key=lambda request: request.key in self.done)
+        return first + sorted(waiting, key=lambda request: request.key in self.done)
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""

@@ -270,8 +270,46 @@ def _lm_eval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     yield from answers.values()
 
 
+# lighteval's metric is a number for each problem. Of these it is the share of right responses, which is all that the
+# statistics ask of them; of others only where there is one response.
+_SHARE = re.compile(r"avg@n(:|$)|(gpqa_)?pass@k:(.*&)?k=1(&|$)")
+
+
+def _lighteval(path: Path, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Read details of lighteval 0.10 and later. `doc` was asked, `model_response` came, `metric` has the scores."""
+    for row in rows:
+        doc, texts = row["doc"], row["model_response"]["text"]
+        gold = doc["gold_index"] if isinstance(doc["gold_index"], list) else [doc["gold_index"]]
+        yield {
+            "prompt": doc["query"],
+            "answer": [doc["choices"][i] for i in gold] or None,
+            "response": texts,
+            "data": doc["task_name"],
+            "metrics": {
+                name: (_of_share(name, value, len(texts)), None) for name, value in row["metric"].items()
+            },
+        }
+
+
+def _of_share(metric: str, value: Any, count: int) -> Any:
+    """Return as many scores as a share of right responses stands for. A text for another number of several."""
+    if not isinstance(value, int | float) or value != value:
+        return None if value is None or value != value else str(value)
+    of_name = re.search(r"[:&]n=(\d+)", metric)
+    count = int(of_name[1]) if of_name else count or 1
+    right = round(value * count)
+    if (
+        abs(value * count - right) > 1e-6 * count
+        or not 0 <= right <= count
+        or (count > 1 and not _SHARE.match(metric))
+    ):
+        return f"{value} for {count} responses"
+    return [1] * right + [0] * (count - right)
+
+
 _FORMS: dict[str, tuple[set[str], Callable[[Path, Sequence[Row]], Iterator[dict[str, Any]]]]] = {
     "verl": ({"input", "gts"}, _verl),
+    "lighteval": ({"doc", "model_response", "metric"}, _lighteval),
     "lm-eval": ({"doc_id", "doc", "resps", "target"}, _lm_eval),
     "SkyRL": ({"input_prompt", "output_response", "score", "env_extras"}, _skyrl),
     "verifiers": ({"env", "task", "traces"}, _verifiers),

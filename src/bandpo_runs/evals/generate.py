@@ -73,9 +73,9 @@ def evaluate(
         todo, failed = evaluation.todo(), [*evaluation.done.values()].count("error")
         total = len(questions) * sampling.n
         done = total - len(todo)
-        sizes = ", ".join(f"{each.name} ({len(each.questions)})" for each in sets)
         console.print(
-            f"{metadata['label']} on {sizes}: {counted(total, 'sample')} ({sampling.n} a prompt) by {backend}, into "
+            f"{metadata['label']} on {', '.join(f'{each.name} ({len(each.questions)})' for each in sets)}: "
+            f"{counted(total, 'sample')} ({sampling.n} a prompt) by {backend}, into "
             f"{folder}{f'; {done:,} of them are there' if done else ''}"
             f"{f'; {failed:,} that ended in an error are tried again' if failed else ''}",
             soft_wrap=True,
@@ -86,7 +86,7 @@ def evaluate(
             if backend == "openai":
                 from .backends.server import Server  # which loads openai
 
-                engine: Any = Server(source.path, **server, answered=done > 0)
+                engine: Any = Server(source.path, **server)
             else:
                 engine = VLLM(source.path) if backend == "vllm" else Transformers(source.path)
             evaluation.record("dtype", engine.dtype)
@@ -95,10 +95,16 @@ def evaluate(
             with Progress("samples", total, done) as progress:
 
                 def keep(sample: Sample) -> None:
-                    evaluation.add(sample)
-                    progress.update(next(numbers))
+                    if evaluation.done.get(sample.key, "error") == "error":
+                        evaluation.add(sample)
+                        progress.update(next(numbers))
 
-                engine.generate(todo, sampling, keep)
+                # A server must answer a question that it can, before its refusals are kept.
+                engine.generate(evaluation.todo(again=backend == "openai"), sampling, keep)
+        except UserError as error:
+            if len(evaluation.done) < total:
+                raise
+            console.print(f"warning: {error}", soft_wrap=True)  # each sample has an outcome
         except KeyboardInterrupt as interrupt:
             written = sum(finish != "error" for finish in evaluation.done.values())
             interrupt.add_note(f"{written:,} of {counted(total, 'sample')} are kept in {folder}; ")

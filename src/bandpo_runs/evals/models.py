@@ -34,8 +34,13 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         return Model(
             str(folder / "model"), folder.resolve().name, read_info(folder)["label"], str(folder)
         )
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no model (config.json) or run (run.json){_of_verl(folder)}")
+    if not (folder / "config.json").is_file() or not [
+        *folder.glob("*.safetensors"),
+        *folder.glob("*.bin"),
+    ]:
+        raise UserError(
+            f"{folder} holds no model (config.json and weights) or run (run.json){_of_verl(folder)}"
+        )
     if (folder / "lora_adapter").is_dir() or (folder.parent / "lora_train_meta.json").is_file():
         raise UserError(  # verl's merger leaves it there, and its hf_model has names that are no model's
             f"{folder} holds a base's weights, and its LoRA apart; add that by peft's merge_and_unload, and save it in "
@@ -46,8 +51,9 @@ def find_model(text: str, base_url: str | None = None) -> Model:
 
 def _of_verl(folder: Path) -> str:
     """Name the command that makes a model of a checkpoint of verl's FSDP. It is empty for other folders."""
-    for actor in (folder, folder / "actor"):
-        if (actor / "fsdp_config.json").is_file():
+    steps = sorted(folder.glob("global_step_*/actor"), key=lambda actor: (len(str(actor)), actor))
+    for actor in (folder, folder / "actor", folder.parent, *steps[-1:]):
+        if (actor / "fsdp_config.json").is_file() and actor.name != "critic":
             return (
                 "; it is a checkpoint of verl: make a model of it by python -m verl.model_merger merge --backend fsdp "
                 f"--local_dir {shlex.quote(str(actor))} --target_dir MODEL, then bandpo eval MODEL --label NAME"
@@ -68,13 +74,13 @@ def weights_of(model: str) -> str | None:
         except Exception as error:
             raise cannot_load(model, error) from error
     digest = hashlib.sha256()
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")])
-    for path in files:  # training changes every tensor
+    # Training changes every tensor.
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin"), folder / "config.json"]):
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 2**20))
             digest.update(f"{path.name} {size} ".encode() + file.read())
-    return digest.hexdigest()[:16] if files else None
+    return digest.hexdigest()[:16]
 
 
 def cannot_load(model: str, error: Exception) -> UserError:

@@ -202,7 +202,8 @@ def make_sections(runs: Sequence[Run], baseline: str | None = None) -> list[Sect
         other = first_of_label.setdefault(run.label, run) if run.rule is not None else run
         if other.rule != run.rule:
             raise UserError(
-                f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}"
+                f"{run.folder}: label {run.label!r} stands for another objective in {other.folder}, or for one that is "
+                "written in another way; LABEL=PATH tells them apart"
             )
         settings = (run.info.get("scene"), run.info["learning_rate"]) if run.info else (None, None)
         seeds = groups.setdefault((*settings, run.axis), {}).setdefault(run.label, {})

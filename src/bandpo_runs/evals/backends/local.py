@@ -65,10 +65,9 @@ class Transformers:
             raise cannot_load(model, error) from error
         self.model = loaded.to(self.device).eval()
         self.dtype = str(loaded.dtype).removeprefix("torch.")
-        ends = loaded.generation_config.eos_token_id
-        if ends is None:
-            ends = self.tokenizer.eos_token_id
-        self.ends: list[int] = [ends] if isinstance(ends, int) else ends or []
+        tokens = loaded.generation_config.eos_token_id, self.tokenizer.eos_token_id
+        ends = next((each for each in tokens if each is not None), [])
+        self.ends: list[int] = [ends] if isinstance(ends, int) else ends
         # In place of the model's own, whose top_p and penalties would be taken where nothing else is set.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.ends or None,
@@ -94,12 +93,11 @@ class Transformers:
             )
             for request, row in zip(batch, rows[:, longest:].tolist(), strict=True):
                 end = next((i + 1 for i, token in enumerate(row) if token in self.ends), None)
-                text = self.tokenizer.decode(row[:end], skip_special_tokens=True)
                 keep(
                     Sample(
                         *request.key,
                         request.seed,
-                        text,
+                        self.tokenizer.decode(row[:end], skip_special_tokens=True),
                         tokens=len(row[:end]),
                         finish="length" if end is None else "stop",
                     )

@@ -38,10 +38,9 @@ class Server:
 
     The client repeats lost connections and the statuses 408, 409, 429 and 5xx, `retries` times, ever more slowly.
     A failure is the outcome of its sample, until `IN_A_ROW` questions fail one after the other. Before the first answer
-    that may be the settings, and what the server refuses is a failure too: nothing is kept if no answer comes.
-    `answered` says that it came earlier. `timeout` is in seconds, for one answer with all tries. Of a reply 1 MiB and
-    1 KiB for each token of `max_tokens` are read, decoded, at most 10 MiB; a longer one is a failure, and so is a
-    redirect.
+    that may be the settings: each sample counts, and what the server refuses too. Nothing is kept if no answer comes.
+    `timeout` is in seconds, for one answer with all tries. Of a reply 1 MiB and 1 KiB for each token of `max_tokens`
+    are read, decoded, at most 10 MiB; a longer one is a failure, and so is a redirect.
 
     Raises:
         UserError: `body` sets a field that has an option.
@@ -52,7 +51,6 @@ class Server:
     concurrency: int = 32
     timeout: float = 3600.0
     body: Mapping[str, Any] = field(default_factory=dict)
-    answered: bool = False
     retries: int = 8
     dtype = tokenizer = None  # which only the server knows
 
@@ -75,8 +73,8 @@ class Server:
     ) -> None:
         base_url, _, query = self.base_url.partition("?")
         waiting, pending, unkept = iter(requests), set[asyncio.Task[Sample]](), list[Sample]()
-        # All samples of a question that never passes are one failure.
-        failed: dict[tuple[str, int], Sample] = {}
+        failed: dict[tuple[Any, ...], Sample] = {}
+        answered = False
         async with openai.AsyncOpenAI(
             api_key=self.key,
             base_url=base_url,
@@ -88,7 +86,7 @@ class Server:
             try:
                 while True:
                     # The first alone: a server may load its model for it.
-                    at_once = self.concurrency if self.answered or unkept else 1
+                    at_once = self.concurrency if answered or unkept else 1
                     room = at_once - len(pending) if len(failed) < IN_A_ROW else 0
                     for request in itertools.islice(waiting, room):
                         pending.add(asyncio.create_task(self._ask(client, request, sampling)))
@@ -97,23 +95,23 @@ class Server:
                     done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                     for sample in [task.result() for task in done]:
                         unkept.append(sample)
-                        if sample.error is None:
-                            self.answered = True
+                        answered |= sample.error is None
+                        if sample.finish != "error" and answered:
                             failed.clear()
-                        elif sample.finish == "error" or not self.answered:
-                            failed[sample.key[:2]] = sample
-                    while self.answered and unkept:
+                        else:  # all samples of a question that never passes are one failure, once there is an answer
+                            failed[sample.key[: 2 if answered else 3]] = sample
+                    while answered and unkept:
                         keep(unkept.pop(0))
             finally:
                 for task in pending:
                     task.cancel()
                 await asyncio.gather(*pending, return_exceptions=True)
-        if len(failed) >= IN_A_ROW or not self.answered:
+        if failed and (len(failed) >= IN_A_ROW or not answered):
             _, sample = failed.popitem()
             if sample.finish == "refused":
-                sent = ", ".join(f"{name}={value}" for name, value in self._fields(sampling, 0).items())
-                hint = f"sent with the prompt: {sent}. --body NAME=null leaves a field out"
-            elif self.answered:
+                sent = (f"{name}={value}" for name, value in self._fields(sampling, 0).items())
+                hint = f"sent with the prompt: {', '.join(sent)}. --body NAME=null leaves a field out"
+            elif answered:
                 hint = f"{IN_A_ROW} questions failed in a row; the same command goes on"
             else:
                 hint = (
@@ -153,7 +151,7 @@ class Server:
         return Sample(*request.key, request.seed, "", tokens=0, finish=finish, error=message[:500])
 
     def _fields(self, sampling: Sampling, seed: int) -> dict[str, Any]:
-        fields = {
+        fields: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
