@@ -5,13 +5,11 @@ only the random numbers of the sampler are others. A test feeds TRL's own batche
 research/measurements/fast_lab.py compares whole runs, in results and in time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -48,12 +46,12 @@ class Minibatch(NamedTuple):
     advantages: Tensor
 
     @classmethod
-    def of(cls, prompts: Tensor, completions: Completions, advantages: Tensor) -> Minibatch:
+    def of(cls, prompts: Tensor, completions: Completions, advantages: Tensor) -> Self:
         """With the tree of its own prefixes."""
         return cls(prefixes(prompts, completions.tokens, completions.mask), completions, advantages[:, None])
 
     @classmethod
-    def side_by_side(cls, runs: Sequence[Minibatch]) -> Minibatch:
+    def side_by_side(cls, runs: Sequence[Self]) -> Self:
         """Those of several runs as one."""
         completions = Completions(*(torch.cat(x) for x in zip(*(run.completions for run in runs), strict=True)))
         return cls(side_by_side([run.tree for run in runs]), completions, torch.cat([run.advantages for run in runs]))
@@ -222,13 +220,13 @@ class _Questions(NamedTuple):
     answers: list[str]
 
     @classmethod
-    def of(cls, settings: Settings, seed: int) -> _Questions:
+    def of(cls, settings: Settings, seed: int) -> Self:
         """All of a run, which are those of `bandpo lab`."""
         rows = toy.prompts(settings.rounds * settings.prompts, seed)
         symbols = [[toy.SYMBOLS.index(symbol) for symbol in row["prompt"].split()] for row in rows]
         return cls(torch.tensor(symbols), [row["answer"] for row in rows])
 
-    def of_round(self, settings: Settings, i: int) -> _Questions:
+    def of_round(self, settings: Settings, i: int) -> "_Questions":
         """Those of a round, each as often as it is answered."""
         mine, group = slice(i * settings.prompts, (i + 1) * settings.prompts), settings.num_generations
         answers = [answer for answer in self.answers[mine] for _ in range(group)]

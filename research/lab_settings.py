@@ -1,12 +1,10 @@
 """Settings of a scene of the lab, without the names of any trainer's other settings."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from bandpo_runs.toy import SCENES
 
@@ -61,7 +59,7 @@ class Settings:
         return self.steps_per_generation * self.num_iterations
 
     @classmethod
-    def of(cls, scene: str, **changes: Any) -> Settings:
+    def of(cls, scene: str, **changes: Any) -> Self:
         """Return the settings of a scene of the lab, with `changes` to the fields.
 
         Raises:

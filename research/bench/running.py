@@ -1,7 +1,5 @@
 """Cells are run on the cores there are, and their rows kept in a file that survives any kill."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +50,9 @@ def hold(
         with Progress("runs", contest.fewest_runs, title=contest.name, console=shown) as progress:
             there.run_again(contest.stages.judge.range)
             return decide(contest, _Rows(there, over_cores, progress).of)
+
+
+_Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]
 
 
 class _Kept:
@@ -120,9 +121,6 @@ class _Rows:
             self.done += sum(row["seeds"][1] for row in rows)
             self.progress.update(self.done, what)
         return {key: self.at[key] for key in by_key}
-
-
-_Spread = Callable[[list[list[Cell]]], Iterator[list[Row]]]
 
 
 @contextlib.contextmanager

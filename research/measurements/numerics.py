@@ -13,8 +13,6 @@ saturation, by Newton's method on the definition of g_f in the tilt t of the coi
 that are measured; the root does not depend on it, and where Newton's method does not settle, bisection takes its place.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math
@@ -400,7 +398,7 @@ class Budget:
         self.worst = {name: Worst() for name in names}
         self.blind = 0.0  # the largest 1 - p at which log r no longer says what 1 - q is
 
-    def add(self, log_p: Array, got: Got, exact: Truth, dtype: Any, delta: float) -> None:
+    def add(self, log_p: Array, got: "Got", exact: Truth, dtype: Any, delta: float) -> None:
         wide = exact.high.log_ratio.dtype
         x = log_p.astype(wide)
         self.tokens += log_p.size
@@ -419,7 +417,7 @@ class Budget:
             self.add_rest(log_p[common], x[common], got.of(common), exact, common, bounds[1][common], dtype, delta)
 
     def add_rest(
-        self, log_p: Array, x: Array, got: Got, exact: Truth, common: Array, bound: Array, dtype: Any, delta: float
+        self, log_p: Array, x: Array, got: "Got", exact: Truth, common: Array, bound: Array, dtype: Any, delta: float
     ) -> None:
         """log(1 - q) for p > 1/2: from the lower bound of the others, and from log r, as 1 - r p."""
         side, n = Side(*(y[common] for y in exact.high)), -np.expm1(x)
@@ -461,7 +459,7 @@ class Got(NamedTuple):
     others: Array  # as the lower bound of all other tokens
     others_from_r: Array  # of log_high
 
-    def of(self, index: Array) -> Got:
+    def of(self, index: Array) -> "Got":
         return Got(*(x[index] for x in self))
 
 

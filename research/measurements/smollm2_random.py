@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from research.measurements import smollm2_rates
-from research.measurements.smollm2_rates import JUDGE, Run, best_rate, compare, values
+from research.measurements.smollm2_rates import Run, best_rate
 
 CSV = Path(__file__).with_suffix(".csv")
 SIDES = {"no clip": "no-clip", "upper side alone": "clip:1:0.2", "lower side alone": "clip:0.2:inf"}
 RULES = SIDES | {"GRPO 0.2/0.2": "clip:0.2:0.2", "Band-KL 0.05": "band:kl:0.05"}
+ORDER = (1, [*SIDES]), (1, [rule for rule in RULES if rule not in SIDES])
 
 
 def coin(completions: list[Any], **columns: Any) -> list[float]:
@@ -29,17 +30,12 @@ def todo(seeds: int, part: int = 0, parts: int = 1) -> list[Run]:
     rate = best_rate()
     if rate is None:
         raise SystemExit("smollm2_rates.csv has no best learning rate yet: run research.measurements.smollm2_rates")
-    orders = [*SIDES], [rule for rule in RULES if rule not in SIDES]
-    runs = [(rule, rate, JUDGE + seed) for rules in orders for seed in range(seeds) for rule in rules]
-    return [run for run in runs[part::parts] if run not in values("pass1", CSV)]
+    return smollm2_rates.todo(seeds, part, parts, CSV, ORDER, rate)
 
 
 def report(seeds: int) -> None:
     """Print every rule's difference from no clip, and from the upper side alone."""
-    for outcome in ("entropy", "pass16", "pass1"):
-        for base in ("no clip", "upper side alone"):
-            judging = range(JUDGE, JUDGE + seeds)
-            compare(values(outcome, CSV), [*RULES], base, best_rate() or 0.0, judging, outcome)
+    smollm2_rates.report(seeds, CSV, [*RULES], (1,), best_rate(), "upper side alone")
 
 
 def settings(rule: str) -> dict[str, Any]:

@@ -10,8 +10,6 @@ right ones of each in base 32. The end of the output compares rules on the same 
 hour for a run; with `--part 1/2` and `--part 2/2` two processes share the runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -19,7 +17,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,11 @@ Run = tuple[str, float, int]  # rule, learning rate, seed
 
 
 def train(rule: str, rate: float, seed: int, changed: dict[str, Any]) -> dict[str, Any]:
-    """Train one run in a folder that is deleted, and return its row."""
+    """Train one run in a folder that is deleted, and return its row.
+
+    `changed` are settings; "courses" in it is more to keep of each round, by its name in a row and in the log.
+    """
+    courses = {"reward": "reward", "entropy": "entropy"} | changed.pop("courses", {})
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "seed": seed, "rounds": ROUNDS, "output": folder + "/run", "save_every": 0,
@@ -73,7 +75,7 @@ def train(rule: str, rate: float, seed: int, changed: dict[str, Any]) -> dict[st
             "entropy": f"{rows[-1]['entropy']:.4f}", "reward": f"{statistics.fmean(row['reward'] for row in rows):.4f}",
             "clipped_above": f"{mean['high']:.6f}", "clipped_below": f"{mean['low']:.6f}",
             "highest_log_ratio": f"{max(row['log_ratio/max'] for row in rows):.2f}",
-            **{f"{name}_course": " ".join(f"{row[name]:.3f}" for row in rows) for name in ("reward", "entropy")},
+            **{f"{name}_course": " ".join(f"{row[key]:.3f}" for row in rows) for name, key in courses.items()},
             "clipped_course": " ".join(f"{row['cut/fraction']:.4f}" for row in rows),
             "counts": "".join(np.base_repr(count, 32) for count in counts), "seconds": round(time.monotonic() - began),
             "hardware": hardware(gpu=device != "cpu"), "torch": torch.__version__, "commit": source_commit(),
@@ -92,23 +94,30 @@ def values(outcome: str, csv: Path | None = None) -> dict[Run, float]:
     return {(row["rule"], float(row["learning_rate"]), int(row["seed"])): float(row[outcome]) for row in rows}
 
 
-def best_rate() -> float | None:
+def best_rate(csv: Path | None = None) -> float | None:
     """Return no clip's best learning rate; None while its search is not over."""
-    runs = values("pass1")
+    runs = values("pass1", csv)
     by_rate = {rate: [runs.get(("no clip", rate, seed)) for seed in CHOOSE] for rate in RATES}
     if any(None in some for some in by_rate.values()):
         return None
     return max(by_rate, key=lambda rate: sum(by_rate[rate]))  # type: ignore[arg-type]
 
 
-def todo(seeds: int, part: int = 0, parts: int = 1) -> list[Run]:
-    """Return the runs of a part that have no row, the next first."""
-    rate = best_rate()
-    if rate is None:
-        runs = [("no clip", rate, seed) for seed in CHOOSE for rate in RATES]
-    else:
-        runs = [(rule, k * rate, seed) for k, rules in ORDER for seed in _judging(seeds) for rule in rules]
-    return [run for run in runs[part::parts] if run not in values("pass1")]
+def todo(
+    seeds: int,
+    part: int = 0,
+    parts: int = 1,
+    csv: Path | None = None,
+    order: Sequence[tuple[int, Sequence[str]]] = ORDER,
+    rate: float | None = None,
+) -> list[Run]:
+    """Return the runs of a part that have no row, the next first. Without a rate no clip's best one is found first."""
+    rate = rate or best_rate(csv)
+    runs = [("no clip", each, seed) for seed in CHOOSE for each in RATES]
+    if rate is not None:
+        runs = [(rule, k * rate, seed) for k, rules in order for seed in range(JUDGE, JUDGE + seeds) for rule in rules]
+    done = values("pass1", csv)
+    return [run for run in runs[part::parts] if run not in done]
 
 
 def settings(rule: str) -> dict[str, Any]:
@@ -116,22 +125,25 @@ def settings(rule: str) -> dict[str, Any]:
     return {"trust_region": RULES[rule]}
 
 
-def _judging(seeds: int) -> range:
-    return range(JUDGE, JUDGE + seeds)
-
-
-def report(seeds: int) -> None:
-    """Print every rule's difference from the first two."""
-    rate = best_rate()
+def report(
+    seeds: int,
+    csv: Path | None = None,
+    rules: Sequence[str] = (*RULES,),
+    factors: Sequence[int] = (4, 2, 1),
+    rate: float | None = None,
+    other: str = "GRPO 0.2/0.2",
+) -> None:
+    """Print every rule's difference from no clip and from another one, at factors of no clip's best learning rate."""
+    rate = rate or best_rate(csv)
     if rate in (RATES[0], RATES[-1]):
         print(f"no clip's best learning rate, {rate:g}, is at the end of {RATES}: it may be beyond")
-    for factor in (4, 2, 1) if rate else ():
-        for outcome, base in itertools.product(("pass1", "pass16", "entropy"), ("no clip", "GRPO 0.2/0.2")):
-            compare(values(outcome), [*RULES], base, factor * rate, _judging(seeds), outcome)
+    for factor in factors if rate else ():
+        for outcome, base in itertools.product(("pass1", "pass16", "entropy"), ("no clip", other)):
+            compare(values(outcome, csv), rules, base, factor * rate, range(JUDGE, JUDGE + seeds), outcome)
 
 
 def compare(
-    runs: dict[Run, float], rules: list[str], base: str, rate: float, seeds: Iterable[int], outcome: str
+    runs: dict[Run, float], rules: Sequence[str], base: str, rate: float, seeds: Iterable[int], outcome: str
 ) -> None:
     """Print rules' differences from `base` on the seeds of both, with the interval of Student's t over pairs.
 
@@ -159,13 +171,9 @@ def main(
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no run after so many")
     parser.add_argument("--seeds", type=int, default=seeds, help="that judge")
     parser.add_argument("--part", default="1/1", help="of the runs, for several processes")
-    parser.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=JSON", help="of the recipe: try one run, keep no row"
-    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     end = time.monotonic() + 60 * args.minutes
-    changed = {name: json.loads(value) for name, _, value in (text.partition("=") for text in args.set)}
     part, parts = map(int, args.part.split("/"))
     while time.monotonic() < end and todo(args.seeds, 0, 1):
         runs = todo(args.seeds, part - 1, parts)
@@ -173,10 +181,8 @@ def main(
             print("waiting for the runs of another part", flush=True)
             time.sleep(60)
             continue
-        row = train(*runs[0], settings(runs[0][0]) | changed)
+        row = train(*runs[0], settings(runs[0][0]))
         print(", ".join(f"{name} {row[name]}" for name in [*row][:7]), flush=True)
-        if changed:
-            return  # a trial, which is no row
         write_rows(csv, [row], add=True)
     report(args.seeds)
 

@@ -1,11 +1,9 @@
 """What both engines make of a round before the policy moves: advantages, and what a rule may know of the responses."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -53,7 +51,7 @@ class Trace(NamedTuple):
     unseen: NDArray[np.float64]
 
     @classmethod
-    def empty(cls, scene: Scene, lanes: int) -> Trace:
+    def empty(cls, scene: Scene, lanes: int) -> Self:
         shapes = [(scene.rounds + 1,)] * 9 + [(len(CUTS),)] * 2 + [(scene.rounds, 6), (2,)]
         return cls(*[np.zeros((lanes, *shape)) for shape in shapes])
 
