@@ -5,10 +5,10 @@
 A question has ten arrows between digits, which make one circle, and asks where three of them lead from a digit.
 Supervised training plants two ways: `Answer: 7` at once, which is a guess, and `Path 4>2>9>7. Answer: 7`, whose steps
 slip so often that 60 % of the paths end right. Both are taught on as many questions, and their first tokens as 98 to 2.
-The start is made once, in the user's cache.
+The start is made once, in the user's cache, which takes a core an hour.
 
 Seeds 0 and 1 choose no clip's learning rate, by pass@1. Then all rules are trained at twice that rate, and at the rate
-itself, on seeds from 100 on, 24 rounds as in smollm2_rates.py. A run is a row of smollm2_planted.csv; its
+itself, on seeds from 100 on, for 24 rounds, else as in smollm2_rates.py. A run is a row of smollm2_planted.csv; its
 `length_course` shows when the paths come. The end of the output compares rules on the same seeds.
 """
 

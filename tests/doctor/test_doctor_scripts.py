@@ -67,8 +67,16 @@ def test_the_cure_names_the_file_beside_the_script_and_settings_behind_its_argum
     assert finding.what.startswith(f"{inner}, sizes.env is called in the script and not read")
     assert finding.cure == f"add it: bandpo doctor {inner} sizes.env {outer}"
     write(sizes, "MINI=16\n")
-    levels = [finding.level for finding in examine([str(inner), str(sizes), str(outer)])]
-    assert {"ok", "problem"}.isdisjoint(levels)
+    for behind in (f"$@ {ACTOR}.x=64", f'"${{@:2}}" {ACTOR}.x=64', f'"$@" "{ACTOR}.x=64"', "$* --x 4"):
+        write(inner, f"{BASE[:-6]} {behind}\n")
+        levels = [finding.level for finding in examine([str(inner), str(sizes), str(outer)])]
+        assert {"ok", "problem"}.isdisjoint(levels), behind
+    write(inner, BASE)  # and in front of them they are its own
+    assert {"ok", "problem"} & {finding.level for finding in examine([str(inner), str(sizes), str(outer)])}
+    write(tmp_path / ".env", "MINI=16\n")
+    assert [f.level for f in examine([str(tmp_path / ".env"), str(write(tmp_path / "one.sh", f"source .env\n{BASE}"))])]
+    no_calls = f"LOG=/data/x.env\ndocker run \\\n  --env-file=./x.env\n{BASE}"
+    assert "is called" not in " ".join(f.what for f in examine([str(write(tmp_path / "two.sh", no_calls))]))
 
 
 GROWING = "".join(f"{name}={10 * f'${before}'}\n" for before, name in itertools.pairwise("abcdefghijklmnop"))

@@ -108,18 +108,19 @@ def _one(run: WatchedRun, width: int) -> list[Any]:
 
 
 def _line(run: WatchedRun) -> str:
+    """Write what is wrong before the numbers: a terminal cuts the end of a line."""
     names = ("reward", "entropy", "clipped", "tail share", "radius")
     return "  ".join(
         [
             run.label,
             run.now,
+            *([run.standing] if run.state != "running" else []),
+            *([run.on_collapse] if run.collapsed else []),
             *(
                 f"{name} {_last(PANELS[name], run)}"
                 for name in names
                 if not math.isnan(PANELS[name].last(run))
             ),
-            *([run.standing] if run.state != "running" else []),
-            *([run.on_collapse] if run.collapsed else []),
             *run.notes,
         ]
     )

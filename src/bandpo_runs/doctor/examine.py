@@ -55,7 +55,7 @@ _OF_TRL = (
 # Written by `python -m research.report`. Of each point: what a rule moved, and the percentage of tokens it clipped.
 POINTS = Path(__file__).with_name("points.csv")
 # Settings behind the arguments of a script's caller.
-_BEHIND = r"\$(?:@|\{@\})[\"']?(?:[ \t]|\\\n)+[+\w-][\w.+-]*="
+_BEHIND = r"\$(?:[@*]|\{[@*][^}]*\})[\"']?(?:[ \t]|\\\n)+[\"']?(?:--[a-z]|[+\w-][\w.+-]*=)"
 # What a verdict is where settings are missing.
 _OF_A_PART: dict[Level, Level] = {"ok": "note", "problem": "warning"}
 
@@ -80,15 +80,19 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
     rest = [text for text in arguments if text not in logs]
     files = {text: text_of(text) for text in rest if Path(text).exists() or "=" not in text}
     shells = {path: text for path, text in files.items() if path.endswith(SUFFIXES)}
-    calls = {name: Path(path).parent / name for path, text in shells.items() for name in called(text)}
+    calls = {
+        Path(name).name: next(
+            filter(Path.is_file, (Path(path).parent / name, Path(path).parent / Path(name).name)),
+            Path(Path(name).name),
+        )
+        for path, text in shells.items()
+        for name in called(text)
+    }
     # A script that is called stands before its caller, whose arguments are its last.
     shell = "\n".join(
         shells[path] for path in sorted(shells, key=lambda path: Path(path).name not in calls)
     )
-    missing = [
-        str(calls[name]) if calls[name].is_file() else name
-        for name in sorted(calls.keys() - {Path(path).name for path in files})
-    ]
+    missing = [str(calls[name]) for name in sorted(calls.keys() - {Path(path).name for path in files})]
     if missing:
         yield Finding(
             "note",
@@ -103,7 +107,9 @@ def examine(arguments: Sequence[str], *, trust: bool = False) -> Iterator[Findin
         all_here = bool(files) and not missing and "$@" not in whole
         findings = _of_trl(rest, files, shell, trust, all_here) if rest else iter(())
     # What a called script sets behind its caller's arguments wins over them.
-    is_part = bool(missing) or (bool(calls) and re.search(_BEHIND, shell) is not None)
+    is_part = missing or any(
+        re.search(_BEHIND, text) for path, text in shells.items() if Path(path).name in calls
+    )
     for finding in findings:
         yield replace(
             finding, level=_OF_A_PART.get(finding.level, finding.level) if is_part else finding.level
@@ -156,7 +162,7 @@ def _settings(arguments: Sequence[str], shell: str, *, flags: bool = False) -> d
         path = Path(text)
         if "=" in text and not path.exists():
             put(config, *setting(text.lstrip("+")))
-        elif path.suffix in SUFFIXES:
+        elif text.endswith(SUFFIXES):
             plain = {
                 name.lstrip("-").replace("-", "_") if flags and name != "--config" else name: value
                 for name, value in of_shell(shell).items()

@@ -22,8 +22,8 @@ SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".env")
 # A shell script that a script calls, or sources but for those of the system.
 _CALL = (
     r"(?m)(?:(?<![\w./-])(?:(?:bash|sh|sbatch)[ \t]+(?:-\w+[ \t]+)*|(?:source|\.)[ \t]+(?![/~]))"
-    r"|^[ \t]*(?:(?:\w+=\S*|exec)[ \t]+)*(?=\S*/))"
-    r"[^\s;&|]{0,200}?([\w.-]{0,100}\.(?:sh|bash|sbatch|slurm|env))[\"']?(?=[\s;&|)]|\Z)"
+    r"|^[ \t]*(?:(?:\w+=\S*|exec)[ \t]+)*(?=[^\s=]*/))"
+    r"[^\s;&|]{0,200}?((?:[\w.-]{1,100}/){0,9}[\w.-]{0,100}\.(?:sh|bash|sbatch|slurm|env))[\"']?(?=[\s;&|)]|\Z)"
 )
 # A variable, perhaps with its default.
 _DEFAULT = r"((?:[^{}]|\{[^{}]*\})*)\}"

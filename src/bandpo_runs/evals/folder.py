@@ -324,7 +324,7 @@ class Evaluation:
         """List the samples to generate. They are missing, or ended in an error; those come last.
 
         Each question's first sample comes first, of short questions before long ones: if a server answers any, it
-        answers those. The very first is there `again` if it is done.
+        answers those. The first one that was answered is there `again`.
         """
         questions = sorted(self.questions, key=lambda question: len(str(question.content)))
         requests = [
@@ -338,11 +338,15 @@ class Evaluation:
         ]
         first = [
             request
-            for request in requests[:1]
-            if again and self.done.get(request.key, "error") != "error"
+            for request in requests
+            if again and self.done.get(request.key, "error") not in ("error", "refused")
         ]
         waiting = [request for request in requests if self.done.get(request.key, "error") == "error"]
-        return first + sorted(waiting, key=lambda request: request.key in self.done)
+        # Those that failed come in another order in each process, as hashes of texts do: a few that always fail are
+        # then not in the way of the same others.
+        return first[:1] + sorted(
+            waiting, key=lambda request: (request.key in self.done) * (1 + abs(hash(str(request.key))))
+        )
 
     def add(self, sample: Sample) -> None:
         """Append a sample. It is there for good when this returns, were the process killed now."""

@@ -36,7 +36,7 @@ def find_model(text: str, base_url: str | None = None) -> Model:
         )
     if not (folder / "config.json").is_file() or not [
         *folder.glob("*.safetensors"),
-        *folder.glob("*.bin"),
+        *folder.glob("*model*.bin"),
     ]:
         raise UserError(
             f"{folder} holds no model (config.json and weights) or run (run.json){_of_verl(folder)}"
