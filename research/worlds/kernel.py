@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 # Numba keeps what it compiled, and compiles anew where this file has changed, whatever has changed in those that it
 # imports: with a digest of arithmetic.py and draws.py here, a change there is one of this file too.
-MADE_WITH = "deb528ee0cb7"
+MADE_WITH = "43b0564318c6"
 
 OCTAVES = 16
 

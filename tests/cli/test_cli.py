@@ -521,4 +521,4 @@ def test_closed_streams_are_no_error(here, args, closed, code):
 
 def test_every_command_refuses_an_option_that_is_there_twice():
     leaves = [command for _, command in commands(app.get_command(app.app)) if not hasattr(command, "commands")]
-    assert (len(leaves), {type(command) for command in leaves}) == (15, {app.Once})
+    assert (len(leaves), {type(command) for command in leaves}) == (14, {app.Once})
