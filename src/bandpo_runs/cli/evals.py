@@ -14,7 +14,7 @@ from .app import Once, app
 from .shared import Json, count, pair, seconds, setting, several, width, wrapped
 
 COLUMNS = (
-    "A result is the folder of bandpo eval, a folder that lm-eval, inspect_ai or verl wrote, or a file of "
+    "A result is the folder of bandpo eval, a folder that lm-eval, lighteval, inspect_ai or verl wrote, or a file of "
     "answers: .jsonl, .json, .csv, .parquet, or .eval of inspect_ai. A file has one answer in a row, or one problem "
     "with its answers in lists. Columns with usual names are found, and others are named by --column. The roles are "
     "prompt, problem, response, answer, score, extracted and data. Without a score the scorer math grades. "

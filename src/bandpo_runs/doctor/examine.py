@@ -174,7 +174,7 @@ def _settings(arguments: Sequence[str], shell: str, *, flags: bool = False) -> d
 
 
 def _settings_in(path: Path) -> dict[str, Any]:
-    """Read the settings of a file that is no script."""
+    """Read the settings of a file other than a script."""
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text_of(str(path)))

@@ -218,8 +218,8 @@ def calibrate(
         reference, outside = measure(tokens, match, cut=cut)
         if not outside.any():
             raise UserError(
-                f"none of {tokens.count:,} tokens is outside the bounds of {reference.label}, so there is no share to "
-                "match; --rate sets one"
+                f"none of {tokens.count:,} tokens is outside the bounds of {reference.label}, so its share cannot be "
+                "matched; --rate sets one"
             )
         rules = rules or [rule for rule in RULES if type(rule) is not type(match)]
         wanted = np.bincount(tokens.responses[outside], minlength=tokens.response_count).astype(
