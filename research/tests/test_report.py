@@ -115,6 +115,10 @@ def test_weight_and_bonus_keep_a_rare_way_alive_without_a_clip_and_under_three_r
             assert seen[control, uses] == {"no clip", "GRPO .2/.2", "fixed clip", "Band-KL .05"}
 
 
+def test_the_page_has_at_most_900_words_beside_its_tables():
+    assert len(words(re.sub(r"^\|.*", "", PAGE, flags=re.MULTILINE))) <= 900
+
+
 def test_the_tables_are_those_of_the_rows():
     """If not: `python -m research.report` prints them."""
     assert matter.sides() in PAGE
