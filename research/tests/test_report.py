@@ -64,8 +64,10 @@ def test_what_is_said_of_bands_and_clips_is_true_of_the_figure():
     ahead, behind = ([x.value for x in differences if x.low > 0], [x.value for x in differences if x.high < 0])
     assert statistics.median(ahead) < 0.01
     assert statistics.median(behind) < -0.02
-    sentence = f"ahead in {len(ahead)} of {len(differences)} comparisons, mostly by less than a hundredth. "
-    assert f"{sentence}It is behind in {len(behind)}, mostly by more than two hundredths." in PAGE
+    assert (
+        f"ahead in {len(ahead)} of {len(differences)} comparisons, mostly by less than a hundredth. "
+        f"It is behind in {len(behind)}, mostly by more than two hundredths."
+    ) in PAGE
     gaps = [pair.difference.value for pair in report.against_clips() if not pair.one.place[0].startswith("lab")]
     assert (len(gaps), sum(gap > 0.02 for gap in gaps), sum(gap < -0.02 for gap in gaps)) == (34, 2, 7)
 
@@ -121,8 +123,7 @@ def test_the_page_has_at_most_900_words_beside_its_tables():
 
 def test_the_tables_are_those_of_the_rows():
     """If not: `python -m research.report` prints them."""
-    assert matter.sides() in PAGE
-    assert matter.forgiven() in PAGE
+    assert all(table in PAGE for table in (matter.sides(), matter.forgiven()))
 
 
 def test_what_is_said_of_one_epoch_is_true_of_eleven_rules():
