@@ -24,6 +24,7 @@ from .rows import ROOT
 GRIDS = ROOT / "research" / "grids"
 RUNS = ROOT / "docs" / "report" / "runs.csv"
 SMOLLM2 = ROOT / "research" / "measurements" / "smollm2_reuse.csv"
+RATES = SMOLLM2.with_name("smollm2_rates.csv")
 JUDGING = 100  # SmolLM2's first seed that chose nothing
 # What each grid's points are of: the figure's name of them, and at which multiple of the best learning rate of no clip
 # ("own": each rule at its own best).
@@ -32,7 +33,7 @@ KINDS = {
     "random_rewards": ("random rewards", "own"),
     "one_rate": ("a learning rate four times too high", "4"),
 }
-MODEL, PUBLIC = "SmolLM2-135M, each rule at its best learning rate", "public run"
+MODEL, PUBLIC = "SmolLM2-135M", "public run"
 Point = dict[str, Any]
 _INK, _FAINT, _MARKERS = "#1f2328", "#8c959f", "os^D"
 _LOOK: dict[Any, Any] = {
@@ -52,7 +53,8 @@ _LOOK: dict[Any, Any] = {
 
 def points() -> list[Point]:
     """Return all points: what a rule moved against another, and the percentage of tokens that it clipped."""
-    return [*(point for grid in KINDS for point in _of_grid(grid)), *_of_smollm2(), *_of_public_runs()]
+    public = [{"kind": PUBLIC, **row} for row in read_rows(RUNS)]
+    return [*(point for grid in KINDS for point in _of_grid(grid)), *_of_smollm2(), *public]
 
 
 def _of_grid(grid: str) -> Iterator[Point]:
@@ -65,7 +67,6 @@ def _of_grid(grid: str) -> Iterator[Point]:
         if not clipped or not np.isclose(float(row["learning_rate"]), float(wanted)):
             continue
         told = own[row["world"], row["rule"]] if rate == "own" else row
-        coverage = "harder" if float(row["harder"]) else None
         yield {
             "kind": kind,
             "run": row["world"],
@@ -74,7 +75,7 @@ def _of_grid(grid: str) -> Iterator[Point]:
             "clipped": f"{clipped:.3g}",
             "counted": "clipped",
             **_moved(told, "final", "pass1"),
-            **_moved(told, coverage, "coverage"),
+            **_moved(told, "harder" if float(row["harder"]) else None, "coverage"),
             **_moved(told, "entropy", "entropy"),
             "note": "",
             "source": f"research/grids/{grid}.csv",
@@ -87,34 +88,35 @@ def _moved(row: Mapping[str, str], name: str | None, column: str) -> dict[str, s
 
 
 def _of_smollm2() -> Iterator[Point]:
-    runs: dict[tuple[str, str], dict[str, Mapping[str, str]]] = {}
+    """Yield how far rules are from no clip on the same seeds, in both measurements, where a rule has several pairs."""
+    runs: dict[tuple[str, str, str], dict[str, dict[str, tuple[float, float]]]] = {}
     for row in read_rows(SMOLLM2):
-        if int(row["seed"]) >= JUDGING:
-            runs.setdefault((row["uses"], row["rule"]), {})[row["seed"]] = row
-    for (uses, rule), by_seed in runs.items():
-        base = runs[uses, "no clip"]
-        seeds = sorted(by_seed.keys() & base.keys())
-        right = [np.array([float(some[seed]["right"]) for seed in seeds]) for some in (by_seed, base)]
-        gap, half, _ = difference(*right)
-        clipped = 100 * float(np.mean([float(by_seed[seed]["clipped"]) for seed in seeds]))
-        if rule != "no clip":
-            yield {
-                "kind": MODEL,
-                "run": f"SmolLM2, {uses} epoch{'s' * (uses != '1')}",
-                "rule": rule,
-                "against": "no clip",
-                "clipped": f"{clipped:.3g}",
-                "counted": "outside",
-                "pass1": f"{gap:.3g}",
-                "pass1_half_width": f"{half:.3g}",
-                "note": f"{len(seeds)} pairs of seeds",
-                "source": "research/measurements/smollm2_reuse.csv",
-            }
-
-
-def _of_public_runs() -> Iterator[Point]:
-    for row in read_rows(RUNS):
-        yield {"kind": PUBLIC, **row}
+        place = f"SmolLM2, {row['uses']} epoch{'s' * (row['uses'] != '1')}", "outside", SMOLLM2.name
+        runs.setdefault(place, {}).setdefault(row["rule"], {})[row["seed"]] = float(row["right"]), float(row["clipped"])
+    for row in read_rows(RATES):
+        place = f"SmolLM2, 4 epochs, learning rate {row['learning_rate']}", "clipped", RATES.name
+        runs.setdefault(place, {}).setdefault(row["rule"], {})[row["seed"]] = (
+            float(row["pass1"]),
+            float(row["clipped_above"]) + float(row["clipped_below"]),
+        )
+    for (run, counted, file), by_rule in runs.items():
+        for rule, by_seed in by_rule.items():
+            seeds = sorted(seed for seed in by_seed.keys() & by_rule["no clip"].keys() if int(seed) >= JUDGING)
+            if rule != "no clip" and len(seeds) > 3:
+                right, base = (np.array([some[seed][0] for seed in seeds]) for some in (by_seed, by_rule["no clip"]))
+                gap, half, _ = difference(right, base)
+                yield {
+                    "kind": MODEL,
+                    "run": run,
+                    "rule": rule,
+                    "against": "no clip",
+                    "clipped": f"{100 * float(np.mean([by_seed[seed][1] for seed in seeds])):.3g}",
+                    "counted": counted,
+                    "pass1": f"{gap:.3g}",
+                    "pass1_half_width": f"{half:.3g}",
+                    "note": f"{len(seeds)} pairs of seeds",
+                    "source": f"research/measurements/{file}",
+                }
 
 
 def save(path: Path, all_points: Sequence[Point]) -> None:

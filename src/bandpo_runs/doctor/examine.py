@@ -270,9 +270,9 @@ def nearest(percent: float) -> Finding:
     """
     near: list[tuple[float, str]] = []
     for row in csv.DictReader(POINTS.read_text(encoding="utf-8").splitlines()):
-        is_run = row["kind"] == "public run" or "SmolLM2" in row["run"]
-        if row["clipped"] and row["counted"] != "sequences" and is_run:
-            moved = f"{float(row['pass1']):+.2g} from {row['against']}" if row["pass1"] else ""
+        if row["clipped"] and row["counted"] != "sequences" and re.search("public|SmolLM2", row["kind"]):
+            half = f" ± {float(row['pass1_half_width']):.2g}" if row["pass1_half_width"] else ""
+            moved = f"{float(row['pass1']):+.2g}{half} from {row['against']}" if row["pass1"] else ""
             facts = [", ".join(filter(None, (moved, row["note"]))), row["source"]]
             text = f"{row['rule']} in {row['run']} ({'; '.join(filter(None, facts))})"
             near.append((abs(math.log(float(row["clipped"]) / percent)), text))
