@@ -79,7 +79,7 @@ def test_what_the_doctor_and_the_pages_say_of_rates_and_rules_is_that_of_rows():
     ends = [Pair(one, rows[place, "no clip"]).difference for (place, _), one in once.items()]
     assert max(abs(end) for each in ends for end in each) < 0.02
     assert {len({family for place, family in once if place[1] == world}) for world in worlds} == {15}
-    assert "15 of 15 rules scored within 0.02 of no clip" in clipping.ONCE
+    assert "15 of 15 tuned rules scored within 0.02 of no clip" in clipping.ONCE
     assert "15 of 15 tuned rules scored within 0.02" in (root / "README.md").read_text(encoding="utf-8")
     for page in ("docs/choose.md", "docs/report/index.md"):
-        assert "15 of 15 rules scored within 0.02" in (root / page).read_text(encoding="utf-8")
+        assert "15 of 15 tuned rules scored within 0.02" in (root / page).read_text(encoding="utf-8")
