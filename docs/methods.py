@@ -85,7 +85,7 @@ For other numbers write the objective instead of the name.
 
 **Sampler** in "runs in" means that the ratio is to the sampler's policy. In your loop call
 `{AT_SAMPLER_LINE}`.
-{", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so always. In the others set:
+{", ".join(host for host, its in TRAINERS.items() if its.sampler == "")} do so by default. In the others set:
 
 {chr(10).join(f"- {host}: `{its.sampler}`" for host, its in TRAINERS.items() if its.sampler)}
 
