@@ -1,10 +1,10 @@
 """What share of a training step the loss is: SmolLM2-135M, forward and backward, on one thread.
 
-    python -m research.measurements.share smollm2 [--repeat 5] [--write]
+    python -m research.measurements.share smollm2
 
 The micro-batch is smollm2_reuse.py's: 32 completions of 16 tokens after prompts of 32. The step is what a training
 step is without sampling, and so an upper limit of the share: log-probabilities of the completions, the loss with its
-metrics, the backward pass. `--write` appends a row to share.csv.
+metrics, the backward pass. The median of five is a row of share.csv.
 """
 
 import argparse
@@ -20,23 +20,20 @@ from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training.models import locate
 from research.csv_rows import write_rows
 
-ROWS, PROMPT, COMPLETION = 32, 32, 16
+ROWS, PROMPT, COMPLETION, REPEAT = 32, 32, 16, 5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--write", action="store_true")
-    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(locate(args.model, print), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(locate(parser.parse_args().model, print), dtype=torch.float32)
     tokens = torch.randint(model.config.vocab_size, (ROWS, PROMPT + COMPLETION))
     advantages, mask = torch.randn(ROWS), torch.ones(ROWS, COMPLETION, dtype=torch.bool)
     region, old = Band("kl", 0.05), None
     steps, losses = [], []
-    for _ in range(args.repeat + 1):
+    for _ in range(REPEAT + 1):
         began = time.perf_counter()
         logits = model(tokens, logits_to_keep=COMPLETION + 1).logits[:, :-1]
         logps = logits.log_softmax(-1).gather(-1, tokens[:, -COMPLETION:, None])[..., 0]
@@ -56,13 +53,12 @@ def main() -> None:
         "step_s": round(step, 3),
         "loss_ms": round(1e3 * loss, 3),
         "share": f"{loss / step:.5f}",
-        "repeats": args.repeat,
+        "repeats": REPEAT,
         "hardware": hardware(gpu=False),
         "torch": torch.__version__,
         "commit": source_commit(),
     }
-    if args.write:
-        write_rows(Path(__file__).with_suffix(".csv"), [row], add=True)
+    write_rows(Path(__file__).with_suffix(".csv"), [row], add=True)
 
 
 if __name__ == "__main__":

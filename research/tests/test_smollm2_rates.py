@@ -90,3 +90,9 @@ def test_random_rewards_take_the_rate_of_the_search(add, monkeypatch, tmp_path):
     runs = smollm2_random.todo(2)
     assert runs[:3] == [(rule, 2.5e-6, 100) for rule in ("no clip", "upper side alone", "lower side alone")]
     assert [run[0] for run in runs[6:]] == 2 * ["GRPO 0.2/0.2", "Band-KL 0.05"]
+
+
+def test_the_table_of_the_page_is_that_of_the_rows(capsys):
+    smollm2_rates.report(10, rules=["Band-KL 0.05", "GRPO 0.2/0.2"], factors=[4])
+    page = (smollm2_rates.CSV.parents[1] / "pages" / "smollm2.md").read_text(encoding="utf-8")
+    assert [" ".join(line.split()[-3:]) in page for line in capsys.readouterr().out.splitlines()] == 9 * [True]

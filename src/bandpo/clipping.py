@@ -4,9 +4,7 @@ from typing import Literal
 
 # From research/log.md: reuse_once.yaml with its share of tokens, reuse_relaxed, reuse_more, reuse_eight, SmolLM2's.
 OUTSIDE = "0.2 % of tokens were outside GRPO's bounds"
-ONCE = (
-    "In a small world with one epoch over each batch {}, and 15 of 15 tuned rules scored within 0.02 of no clip"
-)
+ONCE = "In a small world with one epoch over each batch {}, and 15 of 15 tuned rules scored within 0.02 of no clip"
 MORE = (
     "with two to eight epochs GRPO's clip scored 0.008 to 0.043 lower than no clip, and Band-KL 0.05 up to 0.011 "
     "higher; SmolLM2-135M at eight epochs scored lower with both"
