@@ -88,13 +88,14 @@ def _moved(row: Mapping[str, str], name: str | None, column: str) -> dict[str, s
 
 
 def _of_smollm2() -> Iterator[Point]:
-    """Yield how far rules are from no clip on the same seeds, in both measurements, where a rule has several pairs."""
+    """Yield how far rules are from no clip on the same seeds, in both measurements, where a rule has ten pairs."""
     runs: dict[tuple[str, str, str], dict[str, dict[str, tuple[float, float]]]] = {}
     for row in read_rows(SMOLLM2):
         place = f"SmolLM2, {row['uses']} epoch{'s' * (row['uses'] != '1')}", "outside", SMOLLM2.name
         runs.setdefault(place, {}).setdefault(row["rule"], {})[row["seed"]] = float(row["right"]), float(row["clipped"])
     for row in read_rows(RATES):
-        place = f"SmolLM2, 4 epochs, learning rate {row['learning_rate']}", "clipped", RATES.name
+        rate = f"{float(row['learning_rate']) / 1.25e-6:g} times no clip's best learning rate"
+        place = f"SmolLM2, 4 epochs, {rate}", "clipped", RATES.name
         runs.setdefault(place, {}).setdefault(row["rule"], {})[row["seed"]] = (
             float(row["pass1"]),
             float(row["clipped_above"]) + float(row["clipped_below"]),
@@ -102,9 +103,10 @@ def _of_smollm2() -> Iterator[Point]:
     for (run, counted, file), by_rule in runs.items():
         for rule, by_seed in by_rule.items():
             seeds = sorted(seed for seed in by_seed.keys() & by_rule["no clip"].keys() if int(seed) >= JUDGING)
-            if rule != "no clip" and len(seeds) > 3:
-                right, base = (np.array([some[seed][0] for seed in seeds]) for some in (by_seed, by_rule["no clip"]))
-                gap, half, _ = difference(right, base)
+            if rule != "no clip" and len(seeds) >= 10:
+                gap, half, _ = difference(
+                    *(np.array([some[seed][0] for seed in seeds]) for some in (by_seed, by_rule["no clip"]))
+                )
                 yield {
                     "kind": MODEL,
                     "run": run,
@@ -156,8 +158,13 @@ def _name(ax: Any, all_points: Sequence[Point]) -> None:
     look: dict[str, Any] = {"textcoords": "offset points", "size": 7}
     for point in all_points:
         if point["kind"] == MODEL and abs(float(point["pass1"])) > float(point["pass1_half_width"]):
-            place = (float(point["clipped"]), float(point["pass1"]))
-            ax.annotate(f"{point['rule']}, {point['run'].partition(', ')[2]}", place, (-5, -9), ha="right", **look)
+            ax.annotate(
+                f"{point['rule']}, {point['run'].partition(', ')[2]}",
+                (float(point["clipped"]), float(point["pass1"])),
+                (-5, -9),
+                ha="right",
+                **look,
+            )
     bottom, free = ax.get_ylim()[0], 0.0
     public = [point for point in all_points if point["kind"] == PUBLIC and point["clipped"]]
     for point in sorted(public, key=lambda point: float(point["clipped"])):

@@ -270,7 +270,11 @@ def nearest(percent: float) -> Finding:
     """
     near: list[tuple[float, str]] = []
     for row in csv.DictReader(POINTS.read_text(encoding="utf-8").splitlines()):
-        if row["clipped"] and row["counted"] != "sequences" and re.search("public|SmolLM2", row["kind"]):
+        if (
+            row["clipped"]
+            and row["counted"] != "sequences"
+            and row["kind"] in ("public run", "SmolLM2-135M")
+        ):
             half = f" ± {float(row['pass1_half_width']):.2g}" if row["pass1_half_width"] else ""
             moved = f"{float(row['pass1']):+.2g}{half} from {row['against']}" if row["pass1"] else ""
             facts = [", ".join(filter(None, (moved, row["note"]))), row["source"]]
