@@ -96,6 +96,4 @@ def test_the_table_of_the_page_is_that_of_the_rows(capsys):
     smollm2_rates.report(10, rules=["Band-KL 0.05", "GRPO 0.2/0.2"], factors=[4])
     page = (smollm2_rates.CSV.parents[1] / "pages" / "smollm2.md").read_text(encoding="utf-8").splitlines()
     told = [line.partition(": ")[2].rsplit(" ", 3) for line in capsys.readouterr().out.splitlines()]
-    assert [any(row.startswith(f"| {name} |") and " ".join(gap) in row for row in page) for name, *gap in told] == 9 * [
-        True
-    ]
+    assert sum(any(row.startswith(f"| {name} |") and " ".join(gap) in row for row in page) for name, *gap in told) == 9
