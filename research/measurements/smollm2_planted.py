@@ -7,9 +7,10 @@ Supervised training plants two ways: `Answer: 7` at once, which is a guess, and 
 slip so often that 60 % of the paths end right. Both are taught on as many questions, and their first tokens as 98 to 2.
 The start is made once, in the user's cache, which takes a core an hour.
 
-Seeds 0 and 1 choose no clip's learning rate, by pass@1. Then all rules are trained at twice that rate, and at the rate
-itself, on seeds from 100 on, for 24 rounds, else as in smollm2_rates.py. A run is a row of smollm2_planted.csv; its
-`length_course` shows when the paths come. The end of the output compares rules on the same seeds.
+Seeds 0 and 1 choose no clip's learning rate, by pass@1. Then the four rules of the claim are trained at twice that rate
+on seeds from 100 on, then the others, and all at the rate itself: for 24 rounds, else as in smollm2_rates.py. A run is
+a row of smollm2_planted.csv; its `length_course` shows when the paths come. The end of the output compares rules on the
+same seeds.
 """
 
 import itertools
@@ -31,13 +32,13 @@ from research.measurements import smollm2_rates
 from research.measurements.smollm2_rates import Run
 
 CSV = Path(__file__).with_suffix(".csv")
-RULES: dict[str, dict[str, Any]] = {
+RULES: dict[str, dict[str, Any]] = {  # the first four are those of the claim
     "no clip": {"trust_region": "no-clip"},
     "GRPO 0.2/0.2": {"trust_region": "clip:0.2:0.2"},
-    "Band-KL 0.05": {"trust_region": "band:kl:0.05"},
-    "Clip-Higher": {"trust_region": "clip:0.2:0.28"},
     "lower side alone": {"trust_region": "clip:0.2:inf"},
     "no clip x 0.85": {"trust_region": {"type": "objective", "trust_region": "clip:1:inf", "positive_weight": 0.85}},
+    "Band-KL 0.05": {"trust_region": "band:kl:0.05"},
+    "Clip-Higher": {"trust_region": "clip:0.2:0.28"},
     "no clip + bonus": {"trust_region": "no-clip", "trainer.entropy_coef": 0.05},  # TRL samples here, which is slow
 }
 P_WORK, RIGHT, LEAST, HOPS = 0.02, 0.6, 0.4, 3  # LEAST: of the start's paths so many must end right
@@ -128,7 +129,7 @@ def start() -> dict[str, Any]:
 
 def todo(seeds: int, part: int = 0, parts: int = 1) -> list[Run]:
     """Return the runs of a part that have no row, the next first."""
-    return smollm2_rates.todo(seeds, part, parts, CSV, [(2, [*RULES]), (1, [*RULES])])
+    return smollm2_rates.todo(seeds, part, parts, CSV, [(2, [*RULES][:4]), (2, [*RULES][4:]), (1, [*RULES])])
 
 
 def report(seeds: int) -> None:
