@@ -1,4 +1,4 @@
-"""Read and write the rows of a measurement, a CSV file beside its script."""
+"""Read and write the rows of a measurement, a CSV file beside its script, and show them in tables."""
 
 import csv
 import io
@@ -48,3 +48,9 @@ def replace_rows(
     new = set(map(key_of, rows))
     others = [row for row in read_rows(path, missing_ok=True) if key_of(row) not in new]
     write_rows(path, sorted([*others, *rows], key=order) if order else [*others, *rows], columns)
+
+
+def as_table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *lines))
+    return "\n".join([first, f"|{'---|' * len([*head])}", *others])

@@ -24,7 +24,7 @@ import numpy as np
 from bandpo_runs.files.logs import read
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.collapse import WINDOW, Collapse, Curves, by_step, find_collapse
-from research.csv_rows import read_rows, replace_rows
+from research.csv_rows import as_table, read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
 ROWS, PAGE = HERE / "collapse.csv", HERE.parent / "pages" / "evaluation_measured.md"
@@ -132,25 +132,22 @@ def tables(rows: list[dict[str, str]]) -> str:
     """The part of research/pages/evaluation_measured.md between its two marks."""
     made = [row for row in rows if row["points"]]
     places = list(dict.fromkeys((row["points"], row["noise"]) for row in made))
-    heads = " | ".join(f"{points} points, noise {noise}" for points, noise in places)
-    lines = [f"| made log | {heads} |", "|:--" + "|--:" * len(places) + "|"]
+    head = ["made log", *(f"{points} points, noise {noise}" for points, noise in places)]
     of = {(row["log"], row["points"], row["noise"]): row for row in made}
     kinds = list(dict.fromkeys(row["log"] for row in made))
     false_alarms = {kind: max(float(of[kind, *place]["rate_certain"]) for place in places) for kind in kinds}
     quiet = [kind for kind in kinds if not false_alarms[kind]]
-    lines.append(f"| {len(quiet)} healthy kinds, each |{' 0% |' * len(places)}")
+    lines = [[f"{len(quiet)} healthy kinds, each", *["0%"] * len(places)]]
     for kind in [each for each in kinds if each not in quiet]:
-        cells = []
+        lines.append([kind])
         for row in (of[kind, *place] for place in places):
             delay = f" ({float(row['median_delay']):.0f})" if row["median_delay"] else ""
-            cells.append(f"{100 * float(row['rate_certain']):.0f}%{delay}")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
+            lines[-1].append(f"{100 * float(row['rate_certain']):.0f}%{delay}")
     alone = {kind: [100 * float(of[kind, *place]["rate_reward_alone"]) for place in places] for kind in kinds}
     told = (f"{kind} {min(x):.0f} to {max(x):.0f}%" for kind, x in alone.items() if max(x))
-    lines += ["", f'Only "reward fell" was told of: {", ".join(told)}.']
     runs = (f"{r['trials']} {r['log'].removeprefix('lab runs that ')}" for r in rows if not r["points"])
-    lines += ["", f"Runs of the lab: {'; '.join(runs)}."]
-    return "\n".join(lines)
+    last = f'Only "reward fell" was told of: {", ".join(told)}.\n\nRuns of the lab: {"; ".join(runs)}.'
+    return f"{as_table(head, lines)}\n\n{last}"
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.statistics.comparison import compare
 from bandpo_runs.statistics.estimators import Graded, best_at_k_bootstrap, best_at_k_expected, pass_at_k, per_prompt
 from bandpo_runs.statistics.intervals import average, clustered_error, sampling_error, training_runs
-from research.csv_rows import read_rows, replace_rows
+from research.csv_rows import as_table, read_rows, replace_rows
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "python -m research.measurements.interval_coverage"
@@ -221,19 +221,17 @@ def tables(rows: list[dict[str, str]]) -> str:
         f"Lowest of {len(of_intervals)}, with 10 to 500 prompts and 1 to 32 samples: "
         f"{100 * float(low['result']):.1f}% ({low['what'].removeprefix('interval of ')}, {low['population']}, "
         f"{low['prompts']} prompts, {low['samples']} samples).",
-        "",
-        "| two models, 30 problems, 32 samples | the same | as often better as worse | better |",
-        "|:--|--:|--:|--:|",
     ]
-    for what in ("interval of the difference, sampling error", "interval of the difference, clustered error",
-                 "p < 0.05 by reshuffling, sampling error", "p < 0.05 by flipping signs, clustered error"):  # fmt: skip
-        cells = (cell(what, kind) for kind in ("the same", "as often better as worse", "better"))
-        lines.append(f"| {what} | {' | '.join(cells)} |")
-    lines += ["", "| training runs | normal scatter | one run in five loses 20 points |", "|:--|--:|--:|"]
-    for count in (2, 3, 5):
-        what = f"interval over {count} training runs"
-        cells = (cell(what, name, "0", "0") for name in ("normal", "one in five loses 20 points"))
-        lines.append(f"| {count} | {' | '.join(cells)} |")
+    kinds = ("the same", "as often better as worse", "better")
+    tests = ("interval of the difference, sampling error", "interval of the difference, clustered error",
+             "p < 0.05 by reshuffling, sampling error", "p < 0.05 by flipping signs, clustered error")  # fmt: skip
+    lines += ["", as_table(["two models, 30 problems, 32 samples", *kinds], (
+        [what, *(cell(what, kind) for kind in kinds)] for what in tests
+    ))]  # fmt: skip
+    scatters = {"normal": "normal scatter", "one in five loses 20 points": "one run in five loses 20 points"}
+    lines += ["", as_table(["training runs", *scatters.values()], (
+        [count, *(cell(f"interval over {count} training runs", name, "0", "0") for name in scatters)] for count in "235"
+    ))]  # fmt: skip
     told = []
     for name in ("pass@k", "best@k, verl's bootstrap"):
         bias = [float(row["result"]) for row in rows if row["what"].startswith(f"bias in points, {name} as")]

@@ -18,7 +18,7 @@ from bandpo_runs.reports.panels import NUMBERS
 from bandpo_runs.reports.sections import Run, read_runs
 from bandpo_runs.reports.texts import summarize
 from bandpo_runs.training.side_by_side import plan, run_all
-from research.csv_rows import read_rows, write_rows
+from research.csv_rows import as_table, read_rows, write_rows
 
 CSV = Path(__file__).with_suffix(".csv")
 SEEDS = range(5)
@@ -115,9 +115,7 @@ def table() -> None:
 
 
 def _print(title: str, columns: list[str], cells: dict[str, list[str]]) -> None:
-    print(f"\n{title}\n\n| rule | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
-    for label, row in cells.items():
-        print(f"| {label} | {' | '.join(row)} |")
+    print(f"\n{title}\n\n{as_table(['rule', *columns], ([label, *row] for label, row in cells.items()))}")
 
 
 def _cell(rows: list[dict[str, str]], column: str, digits: int) -> str:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 import bandpo
 from bandpo.numerics import LOG_P_MAX, log1mexp
 from bandpo_runs.provenance import hardware, source_commit
-from research.csv_rows import read_rows, replace_rows
+from research.csv_rows import as_table, read_rows, replace_rows
 
 Array = NDArray[Any]
 # A power divergence, by its generator as the reference below has it.
@@ -613,8 +613,7 @@ def tables() -> dict[str, str]:
         return max(float(row["low_bound"]), float(row["high_bound"]))
 
     out: dict[str, str] = {}
-    lines = ["| divergence | float32 | float64 | log(1 - q), float32 | log(1 - q), float64 | blind below 1 - p = |"]
-    lines.append("|---" * 6 + "|")
+    errors = []
     for name in DIVERGENCES:
         modes = {dtype: [row for row in rows if (row["dtype"], row["divergence"]) == (dtype, name)] for dtype in DTYPES}
         eager = {dtype: [row for row in rows if row["mode"] == "eager"] for dtype, rows in modes.items()}
@@ -623,8 +622,10 @@ def tables() -> dict[str, str]:
         ]
         cells += [f"{max(float(row['rest_bound']) for row in of_dtype):.2g}" for of_dtype in eager.values()]
         cells.append(next(row["blind_below"] for row in eager["float32"] if float(row["delta"]) == 0.05))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    out["errors"] = "\n".join(lines)
+        errors.append([name, *cells])
+    out["errors"] = as_table(
+        ["divergence", *DTYPES, *(f"log(1 - q), {dtype}" for dtype in DTYPES), "blind below 1 - p ="], errors
+    )
     lines = []
     for dtype in DTYPES:
         each = [row for row in rows if (row["mode"], row["dtype"]) == ("reference", dtype)]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import yaml
 
 from bandpo.rewards.grading import grade
-from research.csv_rows import read_rows, write_rows
+from research.csv_rows import as_table, read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 TRICKY, MISJUDGED = Path(__file__).with_name("tricky.yaml"), Path(__file__).with_name("tricky.csv")
@@ -90,8 +90,6 @@ A thinking block that is never closed holds no answer; if the prompt opened it, 
   each must be right.
 - The last 10,000 characters are read, in them the last 50 statements, and of an answer at most 500 characters.
 
-| set | right | read | wrong | rewarded | math-verify |
-|---|---|---|---|---|---|
 {reading}
 
 A published solution is graded against its own last box, an answer of a model against its publisher's verdict, or
@@ -223,15 +221,11 @@ def _reading_page() -> str:
     shown = list({row["set"]: row for row in reversed(rows) if row not in models}.values())[::-1]
     total = {name: str(sum(int(row[name]) for row in models)) for name in list(rows[0])[2:-1]}
     shown.append({"set": f"{len(models)} sets of other models", **total})
-    return "\n".join(f"| {' | '.join(_plain(row))} |" for row in shown)
-
-
-def _plain(row: dict[str, str]) -> list[str]:
-    return [
-        _code(value) if "\\" in value or "$" in value else value
-        for name, value in row.items()
-        if name not in ("writing", "commit")
-    ]
+    names = ("set", *total)
+    lines = (
+        [_code(row[name]) if "\\" in row[name] or "$" in row[name] else row[name] for name in names] for row in shown
+    )
+    return as_table([name.replace("_", "-") for name in names], lines)
 
 
 def _tricky_page() -> str:
@@ -239,9 +233,8 @@ def _tricky_page() -> str:
     for row in read_rows(COUNTS):
         counts = tuple(row[name] for name in ("right", "refused", "wrong", "rewarded"))
         forms.setdefault(counts, []).append(_code(FORMS[row["form"]].format("...")))
-    lines = ["| where | right | refused | wrong | rewarded |", "|---|---|---|---|---|"]
-    lines += [f"| {', '.join(where)} | {' | '.join(counts)} |" for counts, where in forms.items()]
-    return "\n".join(lines)
+    lines = ([", ".join(where), *counts] for counts, where in forms.items())
+    return as_table(["where", "right", "refused", "wrong", "rewarded"], lines)
 
 
 def scores() -> dict[str, list[int]]:

@@ -11,7 +11,6 @@ hour for a run; with `--part 1/2` and `--part 2/2` two processes share the runs.
 """
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -29,7 +28,7 @@ from bandpo_runs.config.recipe import build, read_settings
 from bandpo_runs.provenance import hardware, source_commit
 from bandpo_runs.training import on_trl
 from bandpo_runs.training.preflight import SMOLLM2_RECIPE, prepare
-from research.csv_rows import read_rows, write_rows
+from research.csv_rows import as_table, read_rows, write_rows
 from research.measurements.smollm2_reuse import RULES as REUSED
 from research.measurements.smollm2_reuse import SAMPLES, right
 
@@ -43,6 +42,7 @@ CLAIMED = ["no clip", "Band-KL 0.05", "GRPO 0.2/0.2"]
 # Of no clip's learning rate: those of the claim first, and where most is expected.
 ORDER = (4, CLAIMED), (2, CLAIMED), (4, ["Clip-Higher"]), (2, ["Clip-Higher"]), (1, [*RULES])
 EPOCHS, ROUNDS = 4, 12
+OUTCOMES = {"pass1": "right (pass@1)", "pass16": "pass@16", "entropy": "entropy, nats"}
 Run = tuple[str, float, int]  # rule, learning rate, seed
 
 
@@ -88,15 +88,18 @@ def pass_at(k: int, counts: list[int]) -> float:
     return 1 - statistics.fmean(none)
 
 
-def values(outcome: str, csv: Path | None = None) -> dict[Run, float]:
-    """Return an outcome of every run that has its row."""
+def values(csv: Path | None = None) -> dict[Run, list[float]]:
+    """Return the OUTCOMES of every run that has its row."""
     rows = read_rows(csv or CSV, missing_ok=True)
-    return {(row["rule"], float(row["learning_rate"]), int(row["seed"])): float(row[outcome]) for row in rows}
+    return {
+        (row["rule"], float(row["learning_rate"]), int(row["seed"])): [float(row[name]) for name in OUTCOMES]
+        for row in rows
+    }
 
 
 def best_rate(csv: Path | None = None) -> float | None:
     """Return no clip's best learning rate; None while its search is not over."""
-    runs = values("pass1", csv)
+    runs = {run: right for run, (right, *_) in values(csv).items()}
     by_rate = {rate: [runs.get(("no clip", rate, seed)) for seed in CHOOSE] for rate in RATES}
     if any(None in some for some in by_rate.values()):
         return None
@@ -116,7 +119,7 @@ def todo(
     runs = [("no clip", each, seed) for seed in CHOOSE for each in RATES]
     if rate is not None:
         runs = [(rule, k * rate, seed) for k, rules in order for seed in range(JUDGE, JUDGE + seeds) for rule in rules]
-    done = values("pass1", csv)
+    done = values(csv)
     return [run for run in runs[part::parts] if run not in done]
 
 
@@ -133,29 +136,34 @@ def report(
     rate: float | None = None,
     other: str = "GRPO 0.2/0.2",
 ) -> None:
-    """Print every rule's difference from no clip and from another one, at factors of no clip's best learning rate."""
+    """Print a table of every factor of no clip's best learning rate, in which rules are compared with two."""
     rate = rate or best_rate(csv)
     if rate in (RATES[0], RATES[-1]):
         print(f"no clip's best learning rate, {rate:g}, is at the end of {RATES}: it may be beyond")
     for factor in factors if rate else ():
-        for outcome, base in itertools.product(("pass1", "pass16", "entropy"), ("no clip", other)):
-            compare(values(outcome, csv), rules, base, factor * rate, range(JUDGE, JUDGE + seeds), outcome)
+        print(table(factor * rate, range(JUDGE, JUDGE + seeds), csv, rules, ("no clip", other)), end="\n\n")
 
 
-def compare(
-    runs: dict[Run, float], rules: Sequence[str], base: str, rate: float, seeds: Iterable[int], outcome: str
-) -> None:
-    """Print rules' differences from `base` on the seeds of both, with the interval of Student's t over pairs.
+def table(rate: float, seeds: Iterable[int], csv: Path | None, rules: Sequence[str], bases: Sequence[str]) -> str:
+    """Return the means of rules at a learning rate, and their differences from `bases` on the seeds of both.
 
-    It is one of 98.3 %: three looks at the rows have 95 % together.
+    An interval is of Student's t over pairs, and one of 98.3 %: three looks at the rows have 95 % together.
     """
-    for rule in rules:
-        both = [[runs.get((name, rate, seed)) for name in (rule, base)] for seed in seeds]
-        pairs = np.array([pair for pair in both if None not in pair], float)
-        if rule != base and len(pairs) > 1:
-            gap = pairs[:, 0] - pairs[:, 1]
-            half = stats.t.ppf(1 - 0.05 / 6, len(gap) - 1) * gap.std(ddof=1) / math.sqrt(len(gap))
-            print(f"{rate:g}, {len(pairs)} seeds, {outcome}: {rule} minus {base} {gap.mean():+.3f} ± {half:.3f}")
+    runs = values(csv)
+    ends = {rule: {seed: runs[rule, rate, seed] for seed in seeds if (rule, rate, seed) in runs} for rule in rules}
+    lines = [
+        [rule, str(len(by_seed)), *(f"{mean:.3f}" for mean in np.mean([*by_seed.values()], 0))]
+        for rule, by_seed in ends.items()
+        if by_seed
+    ]
+    for i, base in enumerate(bases):
+        for rule in [rule for rule in rules if rule not in bases[: i + 1]]:
+            gaps = [np.subtract(ends[rule][seed], ends[base][seed]) for seed in ends[rule].keys() & ends[base].keys()]
+            if len(gaps) > 1:
+                half = stats.t.ppf(1 - 0.05 / 6, len(gaps) - 1) * stats.sem(gaps)
+                told = (f"{gap:+.3f} ± {width:.3f}" for gap, width in zip(np.mean(gaps, 0), half, strict=True))
+                lines.append([f"{rule} minus {base}", str(len(gaps)), *told])
+    return as_table([f"learning rate {rate:g}", "seeds", *OUTCOMES.values()], lines)
 
 
 def main(

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bandpo_runs.reports.charts import LIGHT
-from research.csv_rows import read_rows
+from research.csv_rows import as_table, read_rows
 from research.grid import difference
 
 from .rows import ROOT
@@ -211,7 +211,8 @@ def forgiven() -> str:
         if epochs == "8":
             cells = [_signed(by_rule[rule], "final") for rule in FORGIVING]
             lines.append([name, f"{float(by_rule['no clip']['final']):.2f}", *cells])
-    worst = [min((row[rule] for row in at_rates(1).values()), key=_of_final) for rule in FORGIVING]
+    by_gap = lambda row: float(row["final_minus_first"])  # noqa: E731
+    worst = [min((by_rule[rule] for by_rule in at_rates(1).values()), key=by_gap) for rule in FORGIVING]
     lines.append(
         [
             "at the best learning rate: lowest difference in any setting",
@@ -219,11 +220,7 @@ def forgiven() -> str:
             *(_signed(row, "final") for row in worst),
         ]
     )
-    return _table(["8 epochs, 4 times the best learning rate", "baseline's score", *FORGIVING], lines)
-
-
-def _of_final(row: Mapping[str, str]) -> float:
-    return float(row["final_minus_first"])
+    return as_table(["8 epochs, 4 times the best learning rate", "baseline's score", *FORGIVING], lines)
 
 
 def sides() -> str:
@@ -238,13 +235,8 @@ def sides() -> str:
         cells += [_signed(chance[rule], name) if rule in chance else "not run" for name in ("harder", "entropy")]
         lines.append([rule, *cells])
     head = ["minus the baseline", "pass@1", "coverage", "entropy", "random: coverage", "random: entropy"]
-    return _table(head, lines)
+    return as_table(head, lines)
 
 
 def _signed(row: Mapping[str, str], name: str) -> str:
     return f"{float(row[f'{name}_minus_first']):+.3f} ± {float(row[f'{name}_half_width']):.3f}"
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

@@ -136,6 +136,16 @@ def test_what_is_said_of_one_epoch_is_true_of_eleven_rules():
     assert "ten clips and bands stayed within 0.005 in pass@1 and within 0.01 in coverage" in PAGE
 
 
+def test_what_is_said_of_tuned_rules_at_one_epoch_is_true_of_fifteen():
+    once = rows.read_rows(matter.GRIDS / "tuned_once.csv")
+    base = {row["learning_rate"]: row for row in once if row["rule"] == "no clip"}
+    for name, most in {"final": 0.006, "pass16": 0.006, "entropy": 0.003}.items():
+        assert max(abs(float(row[name]) - float(base[row["learning_rate"]][name])) for row in once) < most + 5e-5
+    claims = rows.read_rows(matter.GRIDS / "tuned_once_claims.csv")
+    lost = sorted(-float(claim["difference"]) for claim in claims if claim["verdict"] == "open")
+    assert (len(lost), lost[0], lost[-1]) == pytest.approx((4, 0.016, 0.020), abs=5e-4)
+
+
 def test_what_is_said_of_a_rate_that_is_too_high_is_true_of_all_worlds():
     """Which rules gain over no clip at four times its best rate, and what they cost at the best one."""
     gained, cost, once = {}, {}, []
